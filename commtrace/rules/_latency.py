@@ -24,6 +24,7 @@ _SMALL_BYTES = 131_072  # moved in no time by any link
 _SELDOM = 0.1  # of the small messages
 _MANY, _UNLIKE, _SAME, _FEW = 100, 2.0, 1.1, 0.05  # messages, their sizes, their times, outliers
 _WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
+_NEAR = 2.0  # times the least latency that NCCL's constants know
 _NO_PART = 0.1  # of a time: what moving takes no more of leaves it all to latency
 
 
@@ -83,7 +84,9 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
             return structs.replace(tiny, most_bytes=max_bytes, next_ns=ns)
         group = some.operations.coded("communicator").at(0)
         link = usual_link(run, one_host=host_count(run, group) == 1)
-        return Latency(ns, f"by {constants}", max_bytes, ns, f"from {constants}", link)
+        return (link and _left_by(link, some, max_bytes, ns)) or Latency(
+            ns, f"by {constants}", max_bytes, ns, f"from {constants}", link
+        )
     # A message that was posted early takes as long as the other end lets it.
     return None if op in POINT_TO_POINT else _beyond_moving(some, nodes)
 
@@ -113,6 +116,22 @@ def _alike(some: Served, max_bytes: int) -> Latency | None:
         return None
     ns = float(least)
     return Latency(ns, "what all sizes take", int(size[small].max()), ns)
+
+
+def _left_by(link: Link, some: Served, max_bytes: int, least_ns: float) -> Latency | None:
+    """What small messages take beyond moving over a link, if that is near NCCL's constants.
+
+    These are the least: in practice half as much again is met, and small messages move slower, too,
+    which larger ones would not. What is far beyond them has another cause.
+    """
+    size, factor = some.operations.ints("size_bytes"), some.operations.floats("factor")
+    left_ns = (some.typical_ns - size * factor / link.usual_gb_s)[size <= max_bytes]
+    ns = float(np.quantile(left_ns, _SELDOM)) if left_ns.size else np.nan
+    if not least_ns < ns <= _NEAR * least_ns:
+        return None
+    origin = f"what is left of it at {link.usual_gb_s:g} GB/s"
+    assumed = f"from what {link.name} usually reaches"
+    return Latency(ns, origin, max_bytes, least_ns, assumed, link)
 
 
 def _beyond_moving(some: Served, nodes: int, part: float = np.inf) -> Latency | None:

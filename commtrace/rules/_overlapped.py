@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "DIMENSION",
+    "beside_compute",
     "mostly_needed_at_once",
     "needed_at_once",
     "on_callers_stream",
@@ -53,8 +55,8 @@ _AT_ONCE = {
     "links are uneven",
 }
 """Whose operations' results are needed at once, and what to do about these."""
-_DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
-_IS_NEEDED = frozenset(_DIMENSION.values()).__contains__
+DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
+_IS_NEEDED = frozenset(DIMENSION.values()).__contains__
 _PREFETCH = (
     "gather parameters earlier: prefetch those of the next layers (FSDP1: forward_prefetch=True; "
     "FSDP2: set_modules_to_forward_prefetch; ZeRO-3: stage3_prefetch_bucket_size), or keep them "
@@ -87,19 +89,25 @@ def needed_at_once(run: Measures) -> Bool:
 
 
 def on_callers_stream(run: Measures, op: str) -> bool:
-    """Whether most of an operation's time is on streams of GPUs that compute, too.
+    """Whether most of an operation's time is on streams of GPUs that compute, too."""
+    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
+    time_ns = run.rows("collectives", rows).ints("duration_ns")
+    return bool(2 * time_ns[beside_compute(run, rows)].sum() > time_ns.sum())
+
+
+def beside_compute(run: Measures, rows: Int64) -> Bool:
+    """Which rows of ``collectives`` are on streams of GPUs that compute, too.
 
     So newer versions of PyTorch run what is called with ``async_op=False``.
     """
-    calls = run.rows("collectives")
-    calls = calls.take(calls.coded("op").being(op))
-    time_ns, shared = calls.ints("duration_ns"), 0
+    calls = run.rows("collectives", rows)
+    shared = np.zeros(len(calls), np.bool_)
     streams = rows_by(calls.ints("rank"), calls.coded("device"), calls.ints("stream"))
     for stream, done in work(run).items():
         computes = stream.device != "cpu" and done.compute is not None and done.compute[0].size
         if computes and stream in streams:
-            shared += int(time_ns[streams[stream]].sum())
-    return bool(2 * shared > time_ns.sum())
+            shared[streams[stream]] = True
+    return shared
 
 
 def _whose(run: Measures, op: str) -> str | None:
@@ -107,7 +115,7 @@ def _whose(run: Measures, op: str) -> str | None:
     rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
     its = dimensions_of(run, matched(run).matches.coded("communicator").take(rows))
     time_ns = exposed_ns(run, rows)
-    for whose, name in _DIMENSION.items():
+    for whose, name in DIMENSION.items():
         if 2 * time_ns[its.being(name)].sum() > time_ns.sum():
             return whose
     return None

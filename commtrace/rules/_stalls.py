@@ -15,7 +15,7 @@ from commtrace.units import cut, ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["COMPILES", "NAME", "known_work", "label_in", "meanwhile"]
+__all__ = ["COMPILES", "NAME", "known_work", "label_in", "meanwhile", "waited_first"]
 
 NAME = 40
 """Of a label's or an operator's characters so many are shown."""
@@ -26,6 +26,7 @@ COMPILES = (
 )
 """Why ``torch.compile`` compiles anew, and what to do."""
 _NAMED = 3
+_RESUMES_NS = 50_000  # so soon a host goes on once what it waited for is done
 _LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, a synchronising call, printing, allocating, compiling"
 _REMEDIES = {
@@ -89,18 +90,38 @@ def _allocates(run: Measures, rank: int, when: Intervals) -> str | None:
     return f"meanwhile the host is in {' and '.join(names)} for {ms(time)}: {_NO_ROOM}"
 
 
-def label_in(run: Measures, rank: int, when: Intervals) -> str | None:
-    """The innermost labelled range that most of the time was spent in, if there is one."""
+def waited_first(run: Measures, rank: int, when: Intervals) -> str:
+    """That the host waited for its GPU until that ran dry, if it did before most of these times."""
+    calls = rows_of_rank(run, "blocking_calls", rank)
+    order = np.argsort(calls.ints("start_ns"), kind="stable")
+    start, name = calls.ints("start_ns")[order], calls.coded("name")
+    end = start + calls.ints("duration_ns")[order]
+    last = np.searchsorted(start, when[0]) - 1
+    if not order.size or 2 * (last >= 0).sum() <= last.size:
+        return ""
+    soon = (last >= 0) & (end[last] >= when[0]) & (end[last] - when[0] <= _RESUMES_NS)
+    codes, idle_ns = name.codes[order][last], when[1] - when[0]
+    time = np.bincount(codes[soon], idle_ns[soon], len(name.names))
+    if 2 * time.sum() <= idle_ns.sum():
+        return ""
+    return (
+        f"; before that it waits for the GPU in {name.names[int(time.argmax())]}: launch what "
+        "comes next before reading a result (for inference: asynchronous scheduling), so that "
+        "the GPU works meanwhile"
+    )
+
+
+def label_in(run: Measures, rank: int, when: Intervals, share: float = 0.5) -> str | None:
+    """The innermost labelled range that more than a share of the time was spent in, if any."""
     steps = run.rows("steps")
     ranges = steps.take(steps.coded("label").known & (steps.ints("rank") == rank))
+    label, length_ns = ranges.coded("label"), ranges.ints("duration_ns")
     opens = ranges.ints("start_ns")
-    closes = opens + ranges.ints("duration_ns")
-    time: dict[str, int] = {}
-    for first, last in zip(*(times.tolist() for times in when), strict=True):
-        around = np.flatnonzero((opens <= (first + last) // 2) & ((first + last) // 2 < closes))
-        if around.size:
-            innermost = around[(closes - opens)[around].argmin()]
-            label = str(ranges.coded("label").at(innermost))
-            time[label] = time.get(label, 0) + last - first
-    most = max(time, key=lambda label: time[label], default=None)
-    return most if most and time[most] > total(when) / 2 else None
+    inside = covered(opens, opens + length_ns, when) > 0
+    usual_ns = dict[str, float]()
+    for code in np.unique(label.codes[inside]).tolist():
+        its = inside & (label.codes == code)
+        around = union(opens[its], (opens + length_ns)[its])
+        if total(intersect(around, when)) > share * total(when):
+            usual_ns[label.names[code]] = float(np.median(length_ns[its]))
+    return min(usual_ns, key=lambda name: usual_ns[name], default=None)

@@ -22,6 +22,7 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
+from commtrace.rules._across_hosts import swapped
 from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._missing_ranks import mostly_with_missing
@@ -123,7 +124,8 @@ class ExposedCommunication(Rule, frozen=True):
         if worth_reporting(_exposed_ns(run), run, self.large_step_share):
             why = f"mostly {whose}'s {op}, whose result the next operator needs"
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
-            yield self._unsaved(found, run, op, self.large_step_share, why, advice)
+            its = self._unsaved(found, run, op, self.large_step_share, why, advice)
+            yield swapped(its, run, whose, self.min_step_share)
 
     def _on_callers_stream(self, found: _Devices, run: Measures) -> Iterator[Finding]:
         """What compute waits for by its stream's order alone: no replay knows another order."""

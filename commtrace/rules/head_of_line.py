@@ -22,6 +22,7 @@ from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.group_dimensions import dimension_of, dimensions_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.rules._overlapped import beside_compute
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.table import Rows
@@ -58,7 +59,8 @@ class HeadOfLine(Rule, frozen=True):
     Blind spots
         Inputs are taken to be ready when all compute that was launched before is done. An operation
         of the same bytes, or of the same group and kind with both awaited alike, is taken to be in
-        its place on purpose: the second half of a decomposition needs the first. So is a barrier.
+        its place on purpose: the second half of a decomposition needs the first. So is a barrier,
+        and what runs on a stream that computes, too: its caller's, which no other group changes.
         Several that are stuck behind one another each count the same compute.
     """
 
@@ -227,7 +229,8 @@ def _stuck(launched: Int64, run: Measures) -> _Stuck:
     start_ns, duration_ns = (calls.ints(name)[before] for name in ("start_ns", "duration_ns"))
     own = (calls.ints("rank")[after], calls.coded("device").take(after))
     ready = np.maximum(ready_ns(run, *own, calls.ints("launch_ns")[after]), start_ns)
-    return _Stuck(launched[after], launched[before], ready).take(ready < start_ns + duration_ns)
+    stuck = (ready < start_ns + duration_ns) & ~beside_compute(run, launched[after])
+    return _Stuck(launched[after], launched[before], ready).take(stuck)
 
 
 def _following(calls: Rows) -> tuple[Int64, Int64]:

@@ -60,7 +60,8 @@ class LatencyBound(Rule, frozen=True):
         at 0.1 GB/s between hosts.
         The potential saving, a row's time from first to last less that of the operations it could
         have been, has to be worth ``min_step_share`` of the step. Where latency is assumed, large
-        ones are taken to be moved over the NVLinks that such GPUs have, if these are known.
+        ones are taken to be moved over the NVLinks that such GPUs have, if these are known; and
+        what these leave of the small ones' times is latency, up to twice NCCL's constants.
 
     Why it costs time
         Every operation pays for its launch and for every hop of its ring or tree, however
@@ -115,18 +116,18 @@ class LatencyBound(Rule, frozen=True):
             (latency > self.min_latency_share * some.typical_ns)
             & (some.operations.ints("size_bytes") <= known.most_bytes)
         )
-        row = _rows(small, known.next_ns)
+        rows = _rows(small, known.next_ns)
+        row = _buckets(small, rows, self.bucket_bytes)
         if distinct(row).size == row.size:
             return
         of_row = _measured(small, row, known)
-        left = np.minimum(1 + of_row.size_bytes // self.bucket_bytes, of_row.count)
-        fewer = int((of_row.count - left).sum())
-        saved = of_row.took_ns - left * latency - of_row.moving_ns
-        estimate = float(saved[left < of_row.count].clip(min=0).sum())
+        fewer = int((of_row.count - 1).sum())
+        saved = of_row.took_ns - latency - of_row.moving_ns
+        estimate = float(saved[of_row.count > 1].clip(min=0).sum())
         in_rows = small.take(of_row.count[row] > 1)
         if not worth_reporting(estimate, run, self.min_step_share):
             return
-        in_one = _joined(run, small, row, left * latency + of_row.moving_ns)
+        in_one = _joined(run, small, row, latency + of_row.moving_ns)
         gain = saving(run, in_one, estimate, self.min_step_share)
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
@@ -140,7 +141,7 @@ class LatencyBound(Rule, frozen=True):
             summary=(
                 f"{counted(len(joining), op)} of {sizes(joining)} each follow one another, and "
                 f"{time_taken(share, latency, mean_ns, known.assumed)}: "
-                f"{_left(run, small, row, len(joining) - fewer)} would do{unsure}"
+                f"{_left(run, small, rows, len(joining) - fewer)} would do{unsure}"
             ),
             streams=streams(joining, run),
             saving=gain,
@@ -174,6 +175,14 @@ def _rows(small: Served, next_ns: float) -> Int64:
     pause = its.ints("last_arrival_ns")[1:] - its.ints("last_end_ns")[:-1]
     begins = (np.diff(small.place) > 1) | (pause > min(next_ns, _PAUSE_NS))
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
+
+
+def _buckets(small: Served, row: Int64, bucket_bytes: int) -> Int64:
+    """The rows, each cut where another bucket is full: that can go while the next is filled."""
+    size = small.operations.ints("size_bytes").clip(min=0)
+    before = np.cumsum(size) - size
+    full = (before - before[np.searchsorted(row, row)]) // bucket_bytes
+    return codes(row, full)
 
 
 def _left(run: Measures, small: Served, row: Int64, count: int) -> str:

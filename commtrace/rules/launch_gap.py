@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Struct
 
-from commtrace.arrays import Bool, Int64
-from commtrace.causal.edits.rank_edits import launching_at_once
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.edits.rank_edits import copying_within, launching_ahead, launching_at_once
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.intervals import subtract, total, union
+from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
+from commtrace.rules._idle import Idle, next_to_copies, round_trips, starved_ns
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import mostly_needed_at_once
 from commtrace.rules._rule import Rule, too
-from commtrace.rules._stalls import NAME, label_in, meanwhile
+from commtrace.rules._stalls import NAME, label_in, meanwhile, waited_first
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import counted, cut, ms
+from commtrace.units import counted, cut, mb, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -45,7 +44,9 @@ class LaunchGap(Rule, frozen=True):
         device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long. Stalls: any
         that are longer, and where gaps are fewer those of 100 µs or more, while the rank's other
-        devices neither compute nor copy, either.
+        devices neither compute nor copy, either; if that is little, such ones next to copies, too.
+        The potential saving of gaps is that of a run whose hosts, all of them, launch in no time,
+        but for stalls; to stalls belong large copies to the host before and back behind them.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -70,22 +71,27 @@ class LaunchGap(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding of each form, with the worst of the devices that have it."""
-        gaps, stalls = list[_Idle](), list[_Idle]()
+        gaps, stalls = list[Idle](), list[Idle]()
         for line in timelines(run):
-            gaps += self._worth(_Idle.before(line, self._gaps(line)), run)
-            stalls += self._worth(self._stalls(line, run), run)
+            gaps += self._worth(Idle.before(line, self._gaps(line)), run)
+            stalls += self._worth(self._stalls(line, run), run) or self._worth(
+                self._stalls(line, run, beside_copies=True), run
+            )
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
-        for found, report in ((many, self._of_gaps), (stalls, self._of_stalls)):
+        forms = (many, self._of_gaps, self._ahead(run)), (stalls, self._of_stalls, None)
+        for found, report, mended in forms:
             if not found:
                 continue
             worst = max(found, key=lambda one: one.total_ns)
-            gain = saving(run, _launching(run, found), worst.total_ns, self.min_step_share)
-            gain = gain.at_most(_starved_ns(run, found), run)
+            edit = mended or _launching(run, found)
+            gain = saving(run, edit, worst.total_ns, self.min_step_share)
+            gain = gain.at_most(starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
                 ranks = tuple(sorted({one.line.rank for one in found}))
                 yield replace(
                     its,
+                    explained_by="copy-loop" if mended is None and next_to_copies(worst) else None,
                     summary=its.summary + too(ranks, worst.line.rank),
                     ranks=ranks,
                     cost_ns=gain.cost_ns,
@@ -96,7 +102,7 @@ class LaunchGap(Rule, frozen=True):
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 
-    def _worth(self, found: _Idle, run: Measures) -> list[_Idle]:
+    def _worth(self, found: Idle, run: Measures) -> list[Idle]:
         return [found] if worth_reporting(found.total_ns, run, self.min_step_share) else []
 
     def _gaps(self, line: Timeline) -> Bool:
@@ -104,19 +110,38 @@ class LaunchGap(Rule, frozen=True):
         by_copy = behind(line.with_host) | line.starved_beside(line.small_copies())
         return line.starved() & ~by_copy & (line.idle_ns <= 1e3 * self.max_gap_us)
 
-    def _stalls(self, line: Timeline, run: Measures) -> _Idle:
+    def _stalls(self, line: Timeline, run: Measures, *, beside_copies: bool = False) -> Idle:
         """The same of long ones, where no device of the rank had anything to run.
 
-        So long no copy to the host keeps it from launching. Where gaps are few shorter ones count.
+        So long no copy to the host keeps it from launching. Where gaps are few shorter ones count,
+        and those beside copies if they are asked for: beyond 100 µs the host does other things.
         """
-        long, short = line.idle_ns > 1e3 * self.max_gap_us, self._gaps(line)
-        few = short & (line.idle_ns > _STALL_NS) & (short.sum() < self.min_gaps)
-        idle = _Idle.before(line, line.starved() & (long | few))
+        long, gaps = line.idle_ns > 1e3 * self.max_gap_us, self._gaps(line)
+        few = gaps & (gaps.sum() < self.min_gaps) | (~gaps & beside_copies)
+        few &= line.starved() & (line.idle_ns > _STALL_NS)
+        idle = Idle.before(line, line.starved() & (long | few))
         begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, run))
         long = end - begin > (_STALL_NS if few.any() else 1e3 * self.max_gap_us)
-        return _Idle(line, begin[long], end[long])
+        return Idle(line, begin[long], end[long])
 
-    def _of_gaps(self, found: _Idle, run: Measures) -> Finding:
+    def _ahead(self, run: Measures) -> Edit:
+        """Hosts launch as one does who launches all at once, a graph; what stalls them stays.
+
+        All hosts: where they launch slowly together, the others' devices do not show it, which
+        wait for the slowest in a collective.
+        """
+
+        def edit(lag_ns: Lags) -> Int64:
+            lag: Int64 = lag_ns.astype(np.int64)
+            for line in timelines(run):
+                stalls = Idle.before(line, line.starved() & ~self._gaps(line))
+                when, most_ns = union(stalls.begin_ns, stalls.end_ns), 1e3 * self.max_gap_us
+                launching_ahead(run, line.rank, round(most_ns), when, lag)
+            return lag
+
+        return edit
+
+    def _of_gaps(self, found: Idle, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
         bordering, bucket = self._bordering(line, self._gaps(line), run)
         return self._finding(
@@ -162,7 +187,7 @@ class LaunchGap(Rule, frozen=True):
             "gaps border on them; "
         )
 
-    def _of_stalls(self, found: _Idle, run: Measures) -> Finding:
+    def _of_stalls(self, found: Idle, run: Measures) -> Finding:
         line, stalls = found.line, found.idle_ns
         often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         longest = int(stalls.argmax())
@@ -170,7 +195,9 @@ class LaunchGap(Rule, frozen=True):
         when = union(found.begin_ns, found.end_ns)
         label = label_in(run, line.rank, when)
         causes = (cause for cause, its in LABELLED.items() if label and its.match(label))
-        does = next((ADVICE[cause] for cause in causes), None)
+        does = next((ADVICE[cause] for cause in causes), None) or _carried(found)
+        if not does:
+            does = meanwhile(run, line.rank, when) + waited_first(run, line.rank, when)
         since = ms(int(found.begin_ns[longest] - line.first_ns))
         return self._finding(
             found,
@@ -178,7 +205,7 @@ class LaunchGap(Rule, frozen=True):
             summary=(
                 f"rank {line.rank}'s host stalls {often} for over {ms(over_ns)}, and "
                 f"{line.device} has nothing to run: {ms(int(stalls.sum()))} in all"
-                + (f", mostly in '{cut(label, NAME)}'" if label else "")
+                + _mostly_in(label, label_in(run, line.rank, when, _MUCH))
             ),
             evidence=(
                 Evidence("stalls", len(stalls), "stalls"),
@@ -186,15 +213,15 @@ class LaunchGap(Rule, frozen=True):
             ),
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
-                f"{does or meanwhile(run, line.rank, when)}; look at the longest, "
-                f"{ms(stalls[longest])} from {since} after {line.device}'s first work"
+                f"{does}; look at the longest, {ms(stalls[longest])} from {since} after "
+                f"{line.device}'s first work"
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
 
     def _finding(
         self,
-        found: _Idle,
+        found: Idle,
         run: Measures,
         *,
         summary: str,
@@ -243,42 +270,37 @@ def _run(every_us: float) -> Measures:
     return run.trace()
 
 
-class _Idle(Struct, frozen=True):
-    """When a device was idle for want of a launch, each interval by itself."""
-
-    line: Timeline
-    begin_ns: Int64
-    end_ns: Int64
-
-    @classmethod
-    def before(cls, line: Timeline, found: Bool) -> _Idle:
-        """Before these events."""
-        return cls(line, (line.start_ns - line.idle_ns)[found], line.start_ns[found])
-
-    @property
-    def idle_ns(self) -> Int64:
-        """How long each is."""
-        return self.end_ns - self.begin_ns
-
-    @property
-    def total_ns(self) -> int:
-        """How long all are."""
-        return int(self.idle_ns.sum())
+def _mostly_in(label: str | None, partly: str | None) -> str:
+    """The label of most of the stalls' time, or of some."""
+    if label or not partly:
+        return f", mostly in '{cut(label, NAME)}'" if label else ""
+    return f", partly in '{cut(partly, NAME)}'"
 
 
-def _starved_ns(run: Measures, found: list[_Idle]) -> int:
-    """How long any of the devices was idle so: meanwhile others may wait for it."""
-    idle = (intervals_on_run(run, its.line.rank, (its.begin_ns, its.end_ns)) for its in found)
-    return total(union(*(np.concatenate(ends) for ends in zip(*idle, strict=True))))
+def _carried(found: Idle) -> str:
+    """What is copied to the host, computed with there and copied back, and what to do about it."""
+    line, trips = found.line, round_trips(found)
+    if len(trips) <= len(found.idle_ns):  # two for each: not for most
+        return ""
+    time_ns = int((line.end_ns - line.start_ns)[trips].sum())
+    return (
+        f"the GPU sends {mb(float(line.size_bytes[trips].sum()))} there and back for it, which "
+        f"takes another {ms(time_ns)}: compute that on the GPU if memory allows (of an optimizer "
+        "that is offloaded to the CPU, shard the state over more ranks, or offload a part of it)"
+    )
 
 
-def _launching(run: Measures, found: list[_Idle]) -> Edit:
-    """What devices waited for is launched as they run dry."""
+def _launching(run: Measures, found: list[Idle]) -> Edit:
+    """What devices waited for is launched as they run dry, and needs no copy there and back."""
 
     def edit(lag_ns: Lags) -> Int64:
         lag: Int64 = lag_ns.astype(np.int64)
         for idle in found:
-            launching_at_once(run, idle.line.rank, union(idle.begin_ns, idle.end_ns), lag)
+            line, trips = idle.line, round_trips(idle)
+            launching_at_once(run, line.rank, union(idle.begin_ns, idle.end_ns), lag)
+            none: Float64 = np.zeros(trips.size)
+            if trips.size:
+                copying_within(run, line.rank, line.start_ns[trips], none, lag)
         return lag
 
     return edit

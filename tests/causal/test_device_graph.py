@@ -165,6 +165,19 @@ def test_a_wait_that_another_step_contradicts_was_chance() -> None:
     assert "latent_wait" not in kinds
 
 
+def test_a_library_may_take_another_kernel_for_the_same_place() -> None:
+    """Of two gemms one waits for ``far``: in each step another, by the numbers of tokens."""
+    run = Tiny()
+    for n, (first, second) in enumerate(("xy", "yx", "xx", "yy") * 2):
+        base = 1000 * n
+        run.step(0, n + 1, base, 900)
+        run.kernel(0, base + 5, 5, name=first, launch_ns=at(base))
+        run.kernel(0, base + 12, 188, name="far", stream=20, launch_ns=at(base + 1))
+        run.kernel(0, base + 204, 6, name=second, launch_ns=at(base + 20))
+    kinds = [EDGES[kind] for kind in Drawn(run).graph.edge_kind.tolist()]
+    assert kinds.count("inferred_wait") == 8
+
+
 def tables_in(part: RankTrace) -> dict[str, Rows]:
     return {table.name: table.rows(part.columns[table.name]) for table in TABLES}
 

@@ -468,3 +468,31 @@ def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:
         run.collective(rank, "all_reduce", 1200 * i + 800, 400, **tensor, **at)
     its = found(run.trace(), "exposed-communication")
     assert "mostly tensor parallelism's all_reduce" in its.summary
+
+
+@pytest.mark.parametrize(("within_us", "swap"), [(150, True), (900, False)])
+def test_groups_that_cannot_wait_are_placed_on_the_fast_links(within_us: float, swap: bool) -> None:
+    """Tensor parallelism across two hosts, data parallelism within each."""
+    run = Tiny(4, hosts=("a", "a", "b", "b"))
+    run.groups = {"tp0": (0, 2), "tp1": (1, 3), "dp0": (0, 1), "dp1": (2, 3)}
+    for step in range(6):
+        for rank in range(4):
+            tp, dp = ("tp0", "tp1")[rank % 2], ("dp0", "dp1")[rank // 2]
+            at = 6_000.0 * step
+            ahead = {"launch_ns": BASE_NS + round(1e3 * at) + 5_000}
+            run.step(rank, step, at, 6_000)
+            for _ in range(4):
+                run.kernel(rank, at + 10, 300, **ahead)
+                run.collective(
+                    rank, "all_reduce", at + 312, 900, size=40_000_000, group=tp, **ahead
+                )
+                at += 1_205
+                ahead = {"launch_ns": ahead["launch_ns"] + 1_000}
+            run.collective(
+                rank, "all_reduce", at + 12, within_us, size=40_000_000, group=dp, **ahead
+            )
+            run.blocking_call(rank, "cudaDeviceSynchronize", 6_000 * step + 20, 4_820 + within_us)
+    its = found(run.trace(), "exposed-communication")
+    assert ("place each group of tensor parallelism on one host" in its.advice) == swap
+    if swap:
+        assert its.cost_ns == pytest.approx(6 * (4 * 750_000 - 750_000), rel=0.05)

@@ -261,6 +261,30 @@ class TestLatencyBound:
         evidence = {one.name: one.value for one in finding.evidence}
         assert (evidence.get("assumed of one in their place, NVLink4 x18") == 370) == (left_us < 13)
 
+    @pytest.mark.parametrize(("took_us", "fires"), [(32, True), (92, False)])
+    def test_what_the_links_leave_is_latency_if_it_is_near_nccls(
+        self, took_us: float, fires: bool
+    ) -> None:
+        trace = all_reduces([took_us] * 60, sizes=MB, ranks=8, pause_us=2).trace()
+        findings = found(edited(trace, "ranks", gpu="NVIDIA H100 80GB HBM3"), "latency-bound")
+        assert bool(findings) == fires  # 92 µs are those of a slow link, that more bytes need, too
+        if fires:
+            said = "(27.3 µs each, assumed from what NVLink4 x18 usually reaches): 3 would do"
+            assert said in findings[0].summary
+
+    def test_a_row_is_a_bucket_after_the_other(self) -> None:
+        trace = all_reduces([32] * 60, sizes=MB, ranks=8, pause_us=2).trace()
+        trace = edited(trace, "ranks", gpu="NVIDIA H100 80GB HBM3")
+        whole, parted = (
+            diagnose(
+                trace,
+                select=["latency-bound"],
+                thresholds={"latency-bound": {"bucket_bytes": size}},
+            ).findings
+            for size in (100 * MB, 25 * MB)
+        )
+        assert whole[0].cost_ns - parted[0].cost_ns == pytest.approx(2 * 29e3, rel=0.1)
+
     @pytest.mark.parametrize(("larger_us", "latency_us"), [(24.5, 24), (28, 15)])
     def test_what_many_take_alike_whatever_their_size_is_latency(
         self, larger_us: float, latency_us: float

@@ -63,3 +63,69 @@ def test_what_a_call_takes_beyond_what_it_waits_for_is_its_ranks_own() -> None:
     (its,) = diagnose(run.trace(), select=["straggler"]).findings
     assert its.ranks == (1,)
     assert its.cost_ns == pytest.approx(12 * 3_000_000, rel=0.05)
+
+
+def test_what_a_host_does_once_its_gpu_is_done_is_to_be_done_before() -> None:
+    """It reads a token, prepares for 0.6 ms, launches a graph; the copies beside that are two."""
+    run = Tiny(2)
+    for step in range(STEPS):
+        for rank in range(2):
+            at = 2_700 * step
+            run.step(rank, step, at, 2_700)
+            run.step(rank, step, at + 200, 250, label="prepare_inputs")
+            launched = BASE_NS + round(1000 * (at + 600))
+            run.copy(rank, at + 605, 2, kind="HtoD", size=64, launch_ns=launched)
+            run.kernel(rank, at + 615, 1_000, launch_ns=launched + 5_000)
+            run.collective(
+                rank, "all_reduce", at + 1_616, 1_000, size=8192, launch_ns=launched + 8_000
+            )
+            run.copy(rank, at + 2_620, 2, kind="DtoH", size=4, launch_ns=launched + 12_000)
+            run.blocking_call(rank, "cudaStreamSynchronize", at + 615, 2_020)
+    (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert "stalls 5 times for over 0.1 ms" in its.summary
+    assert "partly in 'prepare_inputs'" in its.summary
+    assert "waits for the GPU in cudaStreamSynchronize: launch what comes next" in its.advice
+    assert its.cost_ns == pytest.approx((STEPS - 1) * 650_000, rel=0.1)
+
+
+def test_hosts_that_launch_slowly_together_are_mended_together() -> None:
+    """Of ten kernels the one or the other host launches each later, in turn; then all wait."""
+    run, at = Tiny(2), 0.0
+    for step in range(40):
+        run_ns = BASE_NS + round(1e3 * at)
+        for rank in range(2):
+            every = 20 if rank == step % 2 else 16
+            run.step(rank, step, at, 240)
+            for nth in range(10):
+                launch_us = at + every * (nth + 1)
+                run.kernel(rank, launch_us + 5, 10, launch_ns=BASE_NS + round(1e3 * launch_us))
+            begin = 10 * every + 20
+            launched = run_ns + 1000 * (begin - 5)
+            run.collective(
+                rank, "all_reduce", at + begin, 235 - begin, size=8192, launch_ns=launched
+            )
+        at += 240
+    (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert its.cost_ns == pytest.approx(40 * 110_000, rel=0.15)
+
+
+def test_what_is_copied_there_and_back_for_a_stall_is_saved_with_it() -> None:
+    """An optimizer on the CPU: 4 ms of gradients to it, 9 ms of its own, 2 ms of weights back."""
+    run = Tiny(2)
+    for step in range(STEPS):
+        for rank in range(2):
+            at = 26_000 * step
+            run.step(rank, step, at, 26_000)
+            first, again = (BASE_NS + round(1000 * (at + us)) for us in (10, 23_125))
+            run.kernel(rank, at + 20, 8_000, launch_ns=first)
+            run.collective(rank, "all_reduce", at + 8_021, 2_000, size=1 << 26, launch_ns=first + 9)
+            begin = at + 10_022
+            run.copy(rank, begin, 4_000, kind="DtoH", size=200_000_000, launch_ns=first + 18)
+            run.blocking_call(rank, "cudaStreamSynchronize", at + 15, begin + 4_005 - at - 15)
+            back = {"kind": "HtoD", "source": "host", "destination": "cuda:0", "launch_ns": again}
+            run.copy(rank, at + 23_130, 2_000, size=100_000_000, **back)
+            run.kernel(rank, at + 25_131, 800, launch_ns=again + 9)
+            run.blocking_call(rank, "cudaDeviceSynchronize", at + 23_140, 2_800)
+    (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert its.cost_ns == pytest.approx(STEPS * 15_100_000, rel=0.05)
+    assert "sends 1.8 GB there and back for it, which takes another 36 ms" in its.advice

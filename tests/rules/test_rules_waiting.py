@@ -600,6 +600,12 @@ def test_who_is_stuck_gains_no_more_than_the_compute_behind(
     assert finding.cost_ns == pytest.approx(12 * gain_us * 1000, rel=0.1)
 
 
+def test_what_runs_on_its_callers_stream_is_behind_what_that_called_before() -> None:
+    """``async_op=False`` runs there: no group of its own would change that."""
+    trace = RULES["head-of-line"].bad()
+    assert not found(edited(trace, "kernels", stream=20), "head-of-line")
+
+
 def test_since_when_an_operation_is_stuck_is_known_to_the_nanosecond() -> None:
     """Times of today have no room for that in a float."""
     (finding,) = found(RULES["head-of-line"].bad(), "head-of-line")

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from commtrace.intervals import Intervals
     from commtrace.measures import Measures
 
-__all__ = ["copying_within", "launching_at_once", "launching_within", "not_blocking"]
+__all__ = [
+    "copying_within",
+    "launching_ahead",
+    "launching_at_once",
+    "launching_within",
+    "not_blocking",
+]
 
 _NONE = np.empty(0, dtype=np.int64)
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
@@ -45,11 +51,26 @@ def launching_at_once(run: Measures, rank: int, idle: Intervals, lag_ns: Int64) 
     its, joins = run_graph(run), _of_kind(run, JOIN).get(rank, _NONE)
     joins = joins[_of_hosts(run)[its.graph.target[joins]]]
     edges = np.append(_of_kind(run, HOST).get(rank, _NONE), joins)
-    at = its.graph.time_ns[its.graph.target[edges]]
-    begin, end = (on_run(run, rank, times) for times in idle)
-    last = np.searchsorted(begin, at) - 1
-    inside = edges[(last >= 0) & (at <= end[last])]
+    inside = edges[_ends_within(run, rank, edges, idle)]
     lag_ns[inside] = np.minimum(lag_ns[inside], 0)
+
+
+def launching_ahead(run: Measures, rank: int, most_ns: int, but: Intervals, lag_ns: Int64) -> None:
+    """A rank's host takes no time for any launch that it needs no longer for.
+
+    But for those within a merged set of times, on the rank's own clock.
+    """
+    edges = _of_kind(run, HOST).get(rank, _NONE)
+    ahead = edges[~_ends_within(run, rank, edges, but) & (lag_ns[edges] <= most_ns)]
+    lag_ns[ahead] = np.minimum(lag_ns[ahead], 0)
+
+
+def _ends_within(run: Measures, rank: int, edges: Int64, when: Intervals) -> Bool:
+    """Which of a rank's edges end within a merged set of times, on the rank's own clock."""
+    at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
+    begin, end = (on_run(run, rank, times) for times in when)
+    last = np.searchsorted(begin, at) - 1
+    return (last >= 0) & (at <= np.append(end, 0)[last])
 
 
 def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns: Int64) -> None:

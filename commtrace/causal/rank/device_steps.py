@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, nth, numbered
+from commtrace.arrays import NULL, Bool, Int64, first_rows, nth, numbered
 from commtrace.causal.rank.device_waits import Pairs
 from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
 
@@ -16,7 +16,7 @@ _CONTRADICTED = 0.1  # of the steps: some step may do what the others do not
 def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
     """The inferred waits without those that other steps contradict; and theirs elsewhere.
 
-    A place is the n-th work of a name on a stream in a step. A wait of one place for
+    A place is the n-th work on a stream in a step, or the n-th of a name. A wait of one place for
     another is contradicted by a step in which the one starts before the other ends. The others
     have it, too, though it did not hold them up.
     """
@@ -53,6 +53,22 @@ def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
 
 
 def _places(work: Work) -> Int64:
-    """A number for each name, stream, and how many times it came in the step before."""
-    place = numbered(work.name, work.stream)
-    return numbered(place, nth(numbered(work.step, place)))
+    """A number for each stream, and which of its works in the step it is.
+
+    That is by name in steps that give the stream more or less than most do. Of those alike, names
+    may differ: for other numbers of tokens, a library takes another kernel.
+    """
+    name = numbered(work.name, work.stream)
+    cell = numbered(work.step, work.stream)
+    alike = _as_in_most(work.stream, cell)
+    what = numbered(alike.astype(np.int64), np.where(alike, work.stream, name))
+    return numbered(what, nth(numbered(work.step, what)))
+
+
+def _as_in_most(stream: Int64, cell: Int64) -> Bool:
+    """Which works are in steps that have as many on its stream as most; a cell is both of these."""
+    first, count = first_rows(cell), np.bincount(cell)
+    many = numbered(stream[first], count)
+    of_stream = numbered(stream[first])
+    most = 2 * np.bincount(many)[many] > np.bincount(of_stream)[of_stream]
+    return np.asarray(most[cell])
