@@ -31,7 +31,7 @@ _LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
 _MAY_SPAN = ("dp", "fsdp")  # whose results can come late
 
 
-class AcrossHosts(Struct, frozen=True, eq=False):
+class _AcrossHosts(Struct, frozen=True, eq=False):
     """A dimension's operations, at so many GB/s, and those of data parallelism within hosts.
 
     These are faster, but their results can come later.
@@ -50,7 +50,7 @@ class AcrossHosts(Struct, frozen=True, eq=False):
             f"have {rate(self.near_gb_s)} GB/s"
         )
 
-    def swapped(self, run: Measures, estimate_ns: float, min_step_share: float) -> Saving:
+    def if_swapped(self, run: Measures, estimate_ns: float, min_step_share: float) -> Saving:
         """What is saved if each had the other's bandwidth."""
         times = self.near_gb_s / self.far_gb_s
 
@@ -68,10 +68,10 @@ class AcrossHosts(Struct, frozen=True, eq=False):
 
 def swapped(its: Finding, run: Measures, whose: str, min_step_share: float) -> Finding:
     """The finding, or that and what is saved if its groups were where those of others are."""
-    found = across_hosts(run, DIMENSION[whose])
+    found = _across_hosts(run, DIMENSION[whose])
     if found is None:
         return its
-    gain = found.swapped(run, its.weighs_ns, min_step_share)
+    gain = found.if_swapped(run, its.weighs_ns, min_step_share)
     if not worth_reporting(gain.cost_ns, run, min_step_share):
         return its
     return replace(
@@ -90,7 +90,7 @@ def swapped(its: Finding, run: Measures, whose: str, min_step_share: float) -> F
     )
 
 
-def across_hosts(run: Measures, dimension: str) -> AcrossHosts | None:
+def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
     """Whether a dimension's groups have slow links, and would find place where others' are."""
     try:
         known = served(run)
@@ -110,7 +110,7 @@ def across_hosts(run: Measures, dimension: str) -> AcrossHosts | None:
     )
     if near_gb_s < _FASTER * far_gb_s:
         return None
-    return AcrossHosts(known.take(near), known.take(mine), near_gb_s, far_gb_s)
+    return _AcrossHosts(known.take(near), known.take(mine), near_gb_s, far_gb_s)
 
 
 def _fits(known: Rows, mine: Bool, near: Bool) -> bool:
