@@ -5,57 +5,39 @@ The program runs as it would alone: as ``__main__``, with its own arguments and 
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import os
 import runpy
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 # The profiler imports it; a signal may start that while the program imports the same.
 import torch._inductor.config  # noqa: F401
-import torch.distributed as dist
 
 from commtrace.errors import RecordError
-from commtrace.record import conceal, external, profile, recording, without
+from commtrace.record import conceal, external
 from commtrace.record.job import Program
-from commtrace.record.labels import label_checkpoints
-from commtrace.record.rank_agreement import Meeting
+from commtrace.record.rank_recording import RankRecording
 from commtrace.record.report import Report, one_line
-from commtrace.record.step_detection import Steps
-from commtrace.record.watch import watch
-from commtrace.record.window import Window
-from commtrace.record.worker import bound_to_launcher, leave
+from commtrace.record.spawned import SpawnedRanks, refuse_to_spawn
+from commtrace.record.worker import bound_to_launcher
 
 __all__ = ["main"]
-
-_WHOLE_S = 20.0
-"""How much of a program without steps is recorded, at most: its events are kept in memory."""
-_OURS = signal.SIGRTMAX
-"""Nobody sends it: it is raised within the process, to call something in its main thread."""
 
 
 def main() -> None:
     """Run the program, record its window, report how it went, and end as it would have."""
     program = Program.from_json(sys.argv[1])
     report = bound_to_launcher() if program.launched else Report(None)
-    known: dict[str, Any] = {}
-    meetings: list[Meeting] = []
-
-    def written(meeting: Meeting, facts: dict[str, Any]) -> None:
-        known.update(facts)
-        meetings.append(meeting)
-        report.recorded(meeting.readings, facts)
-
-    path = Path(program.folder, f"rank{os.environ['RANK']}.json.gz")
-    window = Window(program.plan, path, {"program": program.described()}, written)
-    _prepare(program, window, report)
+    recording = RankRecording(
+        program, Path(program.folder, f"rank{os.environ['RANK']}.json.gz"), report
+    )
+    recording.prepare()
+    spawned = _spawned(program, report)
     parent = os.getpid()
     error, status = _run(program)
     if os.getpid() != parent:
@@ -65,76 +47,31 @@ def main() -> None:
     if error:
         report.failed(error)
     try:
-        window.close(error)
+        if spawned.hear_out():
+            recording.window.abandon()
+            spawned.close()
+        else:
+            recording.window.close(error)
     except RecordError as short:
         error, status = error or str(short), status or 1
         report.fell_short(error)
         if not report.is_heard:  # a launcher of ours says it
             print(f"commtrace: {short}", file=sys.stderr)  # noqa: T201
-    readings = [reading for meeting in meetings for reading in meeting.readings]
     if not program.launched:
-        external.finish(program, known, readings, error)
+        external.finish(program, recording.facts, recording.readings, error)
     if not error:
-        report.done(readings)
+        report.done(recording.readings)
     sys.exit(status)
 
 
-def _prepare(program: Program, window: Window, report: Report) -> None:
-    """Have the window hear of steps, of signals, and of the end of the default group."""
-    waiting: list[Callable[[], object]] = []
-
-    def in_main_thread(action: Callable[[], object]) -> None:
-        waiting.append(action)
-        _thread.interrupt_main(_OURS)
-
-    def begin() -> None:
-        window.begin()
-        seconds = program.plan.seconds or _WHOLE_S
-        timer = threading.Timer(seconds, lambda: in_main_thread(window.pause))
-        timer.daemon = True
-        timer.start()
-
-    def request() -> None:
-        window.request()
-        if window.waits:
-            in_main_thread(begin)
-
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(_OURS, lambda *_: [waiting.pop(0)() for _ in list(waiting)])
-    if program.plan.on_signal:
-        signal.signal(signal.SIGUSR1, lambda *_: request())
-    watch(report, program.timeout_s, request=request)
-    if without.wanted("checkpoint"):
-        label_checkpoints()
-    steps = Steps(window)
-    steps.watch_optimizers()
-    recording.count_with(steps)
-    _watch_group(window)
-    if not program.plan.on_signal:
-        begin()
-    os.register_at_fork(after_in_child=lambda: _forked(window, report))
-
-
-def _forked(window: Window, report: Report) -> None:
-    """Be an ordinary child of the program: a loader's worker, say."""
-    window.abandon()
-    recording.count_with(None)
-    report.silence()
-    if signal.getsignal(signal.SIGTERM) is leave:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _watch_group(window: Window) -> None:
-    destroy = dist.destroy_process_group
-
-    def destroy_process_group(group: dist.ProcessGroup | None = None) -> None:
-        if group in (None, dist.group.WORLD):
-            window.remember()
-        profile.keep_groups()
-        destroy(group)
-
-    dist.destroy_process_group = destroy_process_group
-    dist.distributed_c10d.destroy_process_group = destroy_process_group
+def _spawned(program: Program, report: Report) -> SpawnedRanks:
+    """The ranks that the program starts itself, where it was not started as one of several."""
+    ranks = SpawnedRanks(program, report)
+    if program.launched and os.environ["WORLD_SIZE"] == "1":
+        ranks.watch()
+    elif program.launched:
+        refuse_to_spawn()
+    return ranks
 
 
 def _end_child(status: int | str | None) -> NoReturn:

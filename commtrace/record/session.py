@@ -15,6 +15,7 @@ from typing import Any
 
 from commtrace.errors import RecordError, UsageError
 from commtrace.record import manifest, nccl
+from commtrace.record.clock import Reading
 from commtrace.record.culprit import Failure
 from commtrace.record.folder import Follower, NewFolder, tidy_logs
 from commtrace.record.nodes import Nodes, Place, meet
@@ -26,7 +27,7 @@ __all__ = ["FLIGHT_RECORDER", "Interrupted", "Session"]
 # Operations that it keeps; gloo's is off unless this is set.
 FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "20000"}
 
-_OF_ALL = ("backend", "over")
+_OF_ALL = ("backend", "over", "rank", "world_size", "clock_probe", "spawned")
 """What a rank tells that is not its own."""
 _MEET_S = 300.0
 """How long the nodes wait for each other at first, at most."""
@@ -120,11 +121,14 @@ class Session:
             try:
                 with self._signals(ranks):
                     failure = ranks.wait(self._meanwhile(ranks, nodes))
-                return failure or _of_different_steps(ranks.facts)
+                return failure or _of_different_steps(_each(ranks)[1])
             finally:
-                self.facts["clock_probe"] = manifest.clock_probe(ranks.readings)
-                if facts := ranks.facts:
-                    self.facts["backend"] = next(iter(facts.values()))["backend"]
+                readings, facts = _each(ranks)
+                self.facts["clock_probe"] = manifest.clock_probe(readings)
+                if facts:
+                    first = next(iter(facts.values()))
+                    self.facts["world_size"] = first.get("world_size", nodes.world_size)
+                    self.facts["backend"] = first["backend"]
                     self.facts["ranks"] = [
                         {"rank": rank, **{k: v for k, v in more.items() if k not in _OF_ALL}}
                         for rank, more in facts.items()
@@ -165,6 +169,16 @@ class Session:
         if said := nccl.facts(path.glob("rank*.log")):
             self.facts["nccl"] = said
         manifest.write(path, self.facts, error)
+
+
+def _each(ranks: Ranks) -> tuple[dict[int, list[Reading]], dict[int, dict[str, Any]]]:
+    """The readings and the facts of each rank; of those that the program started itself, too."""
+    readings, facts = ranks.readings, ranks.facts
+    spawned = [its for told in facts.values() for its in told.get("spawned", ())]
+    if not spawned:
+        return readings, facts
+    probed = {its["rank"]: [Reading(**one) for one in its["clock_probe"]] for its in spawned}
+    return probed, {its["rank"]: its for its in spawned}
 
 
 def _of_different_steps(by_rank: Mapping[int, Mapping[str, Any]]) -> Failure | None:

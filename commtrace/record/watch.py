@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from commtrace.record import culprit as blame
 from commtrace.record import flight
+from commtrace.record.profile import whereabouts
 from commtrace.record.report import Report
 
 __all__ = ["watch"]
@@ -67,7 +68,7 @@ def _watch(report: Report, timeout_s: float, request: Callable[[], object] | Non
 
 def _end(what: str) -> None:
     """Do what a launcher of ours would: say what happened, and end this rank, its trace saved."""
-    print(f"commtrace: rank {os.environ['RANK']}: {what}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"commtrace: rank {whereabouts()['rank']}: {what}", file=sys.stderr, flush=True)  # noqa: T201
     os.kill(os.getpid(), signal.SIGTERM)
     _cut_connections()
     time.sleep(_SAVE_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import commtrace
 from commtrace import cli
 from commtrace.errors import RecordError, UsageError
 from commtrace.record import Place, Plan, processes, record, record_program, session
+from tests.ports import free_port
 
 torch = pytest.importorskip("torch")
 
@@ -405,17 +404,6 @@ def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(
     assert "ProfilerStep#5" in steps(recorded)
     assert "has waited" in recorded["commtrace"]["partial"]
     assert not ranks_of(tmp_path / "out")
-
-
-# Below those that the system hands out: nobody else takes one in between.
-PORTS = itertools.count(20_000 + os.getpid() % 10_000)
-
-
-def free_port() -> int:
-    for port in PORTS:
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is free")
 
 
 def nodes(train: str, folder: Path, fault: str) -> list[subprocess.Popen[str]]:

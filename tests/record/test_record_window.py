@@ -558,13 +558,13 @@ def test_a_step_that_nobody_counts_does_nothing() -> None:
 def test_a_group_that_is_destroyed_ends_with_the_process(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from commtrace.record import profile, runner
+    from commtrace.record import profile, rank_recording
 
     kept: list[Any] = []
     monkeypatch.setattr(profile, "_groups", kept)
     for module in (dist, dist.distributed_c10d):
         monkeypatch.setattr(module, "destroy_process_group", dist.destroy_process_group)
-    runner._watch_group(make())
+    rank_recording.watch_group(make())
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     groups = {dist.group.WORLD, dist.new_group([0])}
     dist.destroy_process_group()
