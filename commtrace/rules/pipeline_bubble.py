@@ -219,7 +219,8 @@ def _ends(run: Measures) -> _Ends:
 def _messages_of(run: Measures, chain: list[int]) -> Int64:
     """These ranks' messages, as calls of the graph, which has one rank's behind another's."""
     calls = run_graph(run).calls
-    first, last = (np.searchsorted(calls.rank, chain, side=side) for side in ("left", "right"))
+    ranks = np.array(chain, calls.rank.dtype)  # of another all of those would be converted
+    first, last = (np.searchsorted(calls.rank, ranks, side=side) for side in ("left", "right"))
     mine = ranges(first, last - first)
     return mine[calls.is_p2p[mine]]
 
