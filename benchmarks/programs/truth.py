@@ -21,6 +21,7 @@ from benchmarks.programs.program import (
     Fault,
     Program,
 )
+from benchmarks.programs.seventeenth_lot import SEVENTEENTH
 from benchmarks.programs.seventh_lot import SEVENTH
 from benchmarks.programs.sixteenth_lot import SIXTEENTH
 from benchmarks.programs.sixth_lot import SIXTH
@@ -41,6 +42,7 @@ __all__ = [
     "NINTH",
     "PROGRAMS",
     "SECOND",
+    "SEVENTEENTH",
     "SEVENTH",
     "SIXTEENTH",
     "SIXTH",
@@ -275,5 +277,6 @@ PROGRAMS = (
     *FOURTEENTH,
     *FIFTEENTH,
     *SIXTEENTH,
+    *SEVENTEENTH,
 )
 """In the order in which they were written, each lot by name."""
