@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, distinct
-from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.culprit import Culprit, awaited_in
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.blame.step_patterns import CHANCE, CHANCE_IF_COUNTED
 from commtrace.causal.run.recorded_steps import steps_in_common
@@ -70,7 +70,7 @@ def delays(
     is what they are in these operations. CannotLook where replays say nothing.
     """
     for culprit in culprits(run, min_step_share).found:
-        if not culprit.waits.call.size or culprit.waits.mostly != kind:
+        if not culprit.waits.call.size or awaited_in(run, culprit) != kind:
             continue
         if causes is None or culprit.cause in causes:
             yield _finding(rule, culprit, run, who, min_step_share)
