@@ -19,7 +19,7 @@ from commtrace.causal.work.cores import foreign_load, processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.diagnosis import Cause, Evidence, Finding
-from commtrace.metrics.rank.hosts import ranks_of_hosts
+from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
@@ -144,9 +144,8 @@ def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
 
 def _on_one_host(run: Measures, ranks: tuple[int, ...]) -> str:
     """That they are all of one of several hosts, in words: then it may be the host's."""
-    on = ranks_of_hosts(run)
-    host = next((host for host, its in on.items() if sorted(its) == sorted(ranks)), None)
-    return f", all of host {clean(host)}," if host and len(ranks) > 1 and len(on) > 1 else ""
+    host = one_host(run, ranks)
+    return f", all of host {clean(host)}," if host and len(ranks) > 1 else ""
 
 
 def _operations(run: Measures, culprit: Culprit) -> Int64:
