@@ -26,16 +26,23 @@ ALONE = 0.1  # of an operation's time: less of it under compute takes no bandwid
 class Way(Struct, frozen=True):
     """Over which link operations go, and with what bandwidth at least, whatever runs beside them.
 
-    Where next to nothing does it is ``least_alone_gb_s``. With the ``gpu`` that has such a link by
-    its name, its ``pcie``, and the latency that a link assumed so is given besides.
+    Where next to nothing does it is ``half_gb_s`` for ranks that are linked ``alike``: the share of
+    what the link usually reaches. With the ``gpu`` that has such a link by its name, its ``pcie``,
+    and the latency that a link assumed so is given besides.
     """
 
     link: Link
     least_gb_s: float
-    least_alone_gb_s: float
+    half_gb_s: float
+    alike: bool = True
     latency_ns: float = 0.0
     gpu: str = ""
     pcie: Link | None = None
+
+    @property
+    def most_gb_s(self) -> float:
+        """Below which operations may be slow."""
+        return self.half_gb_s if self.alike else self.least_gb_s
 
     def expected_ns(self, some: Rows) -> Float64:
         """What its operations usually take."""
@@ -47,7 +54,11 @@ class Way(Struct, frozen=True):
         busbw = np.median(some.floats("busbw_gb_s"))
         if busbw < self.least_gb_s:
             return True
-        return bool(busbw < self.least_alone_gb_s and np.median(hidden(some, run)) < ALONE)
+        return bool(busbw < self.most_gb_s and np.median(hidden(some, run)) < ALONE)
+
+    def is_fast(self, some: Rows) -> bool:
+        """Whether these show that the link is there."""
+        return bool(np.median(some.floats("busbw_gb_s")) >= self.half_gb_s)
 
     def assumed(self, busbw: float) -> str:
         """That the link is assumed, and why; empty if it is recorded."""
@@ -89,6 +100,6 @@ def way_of(run: Measures, some: Rows, max_share: float) -> Way | None:
         return None
     latency = nccl_latency_ns(op, ranks, protocol="Simple")
     moved = float(np.median(some.ints("size_bytes") * some.floats("factor")))
-    alone = max_share * moved / (moved / nvlink.usual_gb_s + latency)
-    least = min(alone, card.usual_gb_s)
-    return Way(nvlink, least, alone if linked_alike(gpu, ranks) else least, latency, gpu, card)
+    half = max_share * moved / (moved / nvlink.usual_gb_s + latency)
+    alike = linked_alike(gpu, ranks)
+    return Way(nvlink, min(half, card.usual_gb_s), half, alike, latency, gpu, card)

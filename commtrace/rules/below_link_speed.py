@@ -66,7 +66,8 @@ class BelowLinkSpeed(Rule, frozen=True):
         together, with the ranks of the slow ones. Without a recorded topology a group on one host
         whose GPUs have NVLinks by their name is held against these and NCCL's latency, and the
         finding says that it assumes them: four GPUs or more that are linked alike (A100 and newer)
-        with next to no compute beside it; others only if their PCIe usually reaches more, too. Then
+        with next to no compute beside it; others only if their PCIe usually reaches more, too; none
+        whose ranks are all fast in others, as where bridges link pairs. Then
         only all_reduces, all_gathers and reduce_scatters count: what else is slow may be so for a
         busy rank, or between two GPUs without a link.
 
@@ -116,12 +117,15 @@ class BelowLinkSpeed(Rule, frozen=True):
         group = known.coded("communicator")
         dimension = dimensions_of(run, group)
         kinds: dict[str, list[tuple[Int64, Way]]] = defaultdict(list)
+        linked: set[int] = set()
         for at in grouped(group, known.coded("op")):
             some = known.take(at)
             way = way_of(run, some, self.max_share)
             looked |= way is not None
             if way is not None and way.is_slow(some, run):
                 kinds[dimension.at(at[0]) or group.at(at[0]) or ""].append((at, way))
+            elif way is not None and way.is_fast(some):
+                linked.update(members(group.at(at[0]) or ""))
         if not looked:
             raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         for name, its in kinds.items():
@@ -131,7 +135,10 @@ class BelowLinkSpeed(Rule, frozen=True):
                 [its_way.expected_ns(known.take(rows)) for rows, its_way in its]
             )
             others = dimension.being(name) & ~np.isin(group.codes, group.codes[at])
-            yield _Slow(known.take(at), expected, way, len(most), known.take(others))
+            slow = _Slow(known.take(at), expected, way, len(most), known.take(others))
+            # Ranks that all are fast with others have their links, and to each other they may lack.
+            if way.pcie is None or not linked.issuperset(slow.ranks):
+                yield slow
 
     def _finding(self, slow: _Slow, gain: Saving, run: Measures) -> Finding:
         its, way, link = slow.operations, slow.way, slow.way.link
@@ -155,7 +162,7 @@ class BelowLinkSpeed(Rule, frozen=True):
             streams=streams(its, run),
             saving=gain,
             evidence=(
-                Evidence("bus bandwidth", busbw, "GB/s", max(way.least_gb_s, way.least_alone_gb_s)),
+                Evidence("bus bandwidth", busbw, "GB/s", way.most_gb_s),
                 Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
                 *(() if usual is None else (Evidence("others like them", usual, "GB/s"),)),
                 Evidence("of it under compute", 100 * share, "%"),

@@ -63,6 +63,7 @@ class SlowLink(Rule, frozen=True):
     """
 
     explains: ClassVar[tuple[str, ...]] = (
+        "below-link-speed",
         "late-sender",
         "late-receiver",
         "exposed-communication",

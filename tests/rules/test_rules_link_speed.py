@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 
 import pytest
 
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
 from tests.edited import edited
-from tests.rules.test_rules_slow_groups import job
+from tests.rules.test_rules_slow_groups import MB, job
 
 GPU = "NVIDIA H100 80GB HBM3"
 USUAL_US = 32e6 * 0.75 / 370e3 + 8.4 + 3 * 3.4  # by its NVLinks, and NCCL's latency of four ranks
@@ -44,3 +46,16 @@ def test_groups_that_are_slow_together_are_replayed_together() -> None:
 
 def test_of_usual_ones_nothing_is_said() -> None:
     assert not diagnose(run({}), select=["below-link-speed"]).findings
+
+
+@pytest.mark.parametrize(("pair_us", "fires"), [(100, False), (1_000, True)])
+def test_ranks_that_are_fast_in_other_groups_have_their_links(pair_us: float, fires: bool) -> None:
+    """As where bridges link pairs of GPUs: what is among four takes another way."""
+    pairs = Tiny(4)
+    pairs.groups |= {f"tp{rank}": (rank, rank + 1) for rank in (0, 2)}
+    for i, rank in product(range(12), range(4)):
+        tensor = {"group": f"tp{rank - rank % 2}", "size": 32 * MB}
+        pairs.collective(rank, "all_reduce", 4_000 * i, pair_us, **tensor)
+        pairs.collective(rank, "all_reduce", 4_000 * i + 1_500, 2_000, size=32 * MB)
+    trace = edited(pairs.trace(), "ranks", gpu=GPU)
+    assert bool(diagnose(trace, select=["below-link-speed"]).findings) == fires
