@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
+import numpy as np
 import pytest
 
+from benchmarks.faults.loop import Loop
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.rules._slow_links import waits_left
 from commtrace.synthetic import Tiny
 
 Job = Callable[[float, float], Measures]
@@ -84,3 +88,18 @@ def test_a_pair_that_stands_out_is_told_instead() -> None:
         run.collective(sender + 1, "recv", peer=sender, **its)
     (its,) = found(run.trace())
     assert its.ranks == (1, 2)
+
+
+def test_who_waits_behind_such_messages_waits_for_the_network() -> None:
+    """The last of four ranks waits for three messages, one of which takes 4 ms longer."""
+    loop = Loop(5, ranks=4, hosts=("a", "a", "b", "b"))
+    loop.gb_s, loop.latency_us, loop.spread = 160, 0, 0
+    for _ in range(COUNT):
+        with loop.step():
+            for sender in range(3):
+                loop.message(sender, sender + 1, 8 * MB, us=4_000 * (sender == 1))
+            loop.together("barrier", None, wait=True)
+    calls = run_graph(trace := loop.trace()).calls
+    last = np.flatnonzero((calls.rank == 3) & calls.is_p2p)
+    left = (50 + 20 * 50 + LATENCY_US) / (50 + 4_050)
+    assert waits_left(trace)(last) == pytest.approx(left, rel=0.05)
