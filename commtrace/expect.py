@@ -24,6 +24,7 @@ __all__ = [
     "links_like",
     "nccl_latency_ns",
     "nvlinks",
+    "nvlinks_alike",
     "pcie",
 ]
 
@@ -130,6 +131,7 @@ _PCIE = {
     **dict.fromkeys(("A100", "A800", "A10", "L4", "L40", "L40S"), "PCIe 4 x16"),
     **dict.fromkeys(("H100", "H200", "H800", "B200", "MI300X"), "PCIe 5 x16"),
 }
+_SWITCHED = 3  # the generation since which a host's GPUs are linked alike
 _FEW_LINKS = 0.93  # of the peak: 23 of 25, 47 of 50, 93 of 100 GB/s
 _CODES = {
     "SYS": "across CPU sockets",
@@ -170,6 +172,15 @@ def nvlinks(gpu: str) -> Link | None:
     if model is None or any(card in gpu.upper() for card in ("PCIE", "NVL", "MIG")):
         return None
     return link_between(f"NV{_NVLINK[model][2]}", gpu)
+
+
+def nvlinks_alike(gpu: str) -> bool:
+    """Whether GPUs of that name have as many NVLinks to any other of their host.
+
+    >>> nvlinks_alike("NVIDIA H100 80GB HBM3"), nvlinks_alike("Tesla V100-SXM2-32GB")
+    (True, False)
+    """
+    return any(name in gpu for name, its in _NVLINK.items() if its[0] >= _SWITCHED)
 
 
 def pcie(gpu: str) -> Link | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commtrace.expect import Link, link_between, link_name, links_like, nvlinks
+from commtrace.expect import Link, link_between, link_name, links_like, nvlinks, nvlinks_alike
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -15,11 +15,14 @@ __all__ = [
     "gpu_name",
     "inferred",
     "link",
+    "linked_alike",
     "named",
     "names",
     "uniform_link",
     "usual_link",
 ]
+
+_ON_BOARD = 4
 
 
 def gpu_name(run: Measures) -> str:
@@ -97,6 +100,14 @@ def usual_link(run: Measures, *, one_host: bool) -> Link | None:
     if _topology(run).get("links") is not None:
         return uniform_link(run)
     return nvlinks(gpu_name(run)) if one_host else None
+
+
+def linked_alike(gpu: str, ranks: int) -> bool:
+    """Whether so many GPUs of one host reach together what all their NVLinks give.
+
+    All that a switch links do; of boards of four, which link every two of them, all four.
+    """
+    return ranks >= _ON_BOARD and nvlinks_alike(gpu)
 
 
 def _topology(run: Measures) -> dict[str, Any]:

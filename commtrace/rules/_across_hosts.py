@@ -13,6 +13,7 @@ from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, saving
 from commtrace.diagnosis import CannotLook, Finding
+from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.bandwidth import served
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
@@ -103,7 +104,7 @@ def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
     on_one = group.where(lambda name: host_count(run, name) == 1)
     mine = of.being(dimension)
     near = of.where(lambda name: name.startswith(_MAY_SPAN)) & on_one
-    if not mine.any() or not near.any() or on_one[mine].any() or not _fits(known, mine, near):
+    if not mine.any() or not near.any() or on_one[mine].any() or not _fits(run, known, mine, near):
         return None
     far_gb_s, near_gb_s = (
         float(np.median(known.floats("busbw_gb_s")[its])) for its in (mine, near)
@@ -113,7 +114,8 @@ def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
     return _AcrossHosts(known.take(near), known.take(mine), near_gb_s, far_gb_s)
 
 
-def _fits(known: Rows, mine: Bool, near: Bool) -> bool:
-    """Whether a group has no more ranks than are on one host."""
-    ranks = known.ints("ranks")
-    return int(ranks[mine].max()) <= int(ranks[near].max())
+def _fits(run: Measures, known: Rows, mine: Bool, near: Bool) -> bool:
+    """Whether a group has no more ranks than are on each host."""
+    ranks, on = known.ints("ranks"), ranks_of_hosts(run).values()
+    has = min(map(len, on)) if on else int(ranks[near].max())
+    return int(ranks[mine].max()) <= has

@@ -5,45 +5,130 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
-from commtrace.comms import members
+from commtrace.arrays import Bool, Float64, codes, first_rows
+from commtrace.comms import EVEN, POINT_TO_POINT, members
 from commtrace.diagnosis import CannotLook
+from commtrace.expect import nccl_latency_ns
+from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
-from commtrace.metrics.run.bandwidth import served
+from commtrace.metrics.run.bandwidth import on_gpus, served
+from commtrace.metrics.run.group_hosts import host_count
+from commtrace.metrics.run.link_times import between_two
+from commtrace.table import Rows
 from commtrace.units import rate
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["far_slower_between_hosts"]
+__all__ = ["FAR", "BetweenHosts", "between_hosts", "far_slower_between_hosts"]
 
-_FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
+FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
 _LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
+
+
+class BetweenHosts(Struct, frozen=True, eq=False, weakref=True):
+    """The ``transfers`` of GPUs between hosts, at so many GB/s, and what those within them have.
+
+    ``usual_ns`` is what each would take if it were just not that slow, NCCL's latency included.
+    """
+
+    transfers: Rows
+    between_gb_s: float
+    within_gb_s: float
+    usual_ns: Float64
+
+    @property
+    def less_ns(self) -> Float64:
+        """What each would take less."""
+        return np.asarray((self.transfers.ints("transfer_ns") - self.usual_ns).clip(min=0))
+
+
+class _Placed(Struct, frozen=True, eq=False):
+    """Operations, and whether each is within one host, or between several."""
+
+    known: Rows
+    within: Bool
+    between: Bool
+
+
+@measure
+def between_hosts(run: Measures, min_count: int) -> BetweenHosts | None:
+    """What GPUs move between hosts, if it is that slow; None else, and where that is unknown.
+
+    All that moves as many bytes from each rank: no busy one is the reason.
+    """
+    its = _placed(run)
+    if its is None:
+        return None
+    op = its.known.coded("op")
+    even = op.where((*EVEN, *POINT_TO_POINT).__contains__) & on_gpus(its.known, run)
+    between, within = its.known.take(its.between & even), its.known.take(its.within & even)
+    if min(len(between), len(within)) < max(min_count, 1):
+        return None
+    slow, fast = (float(np.median(some.floats("busbw_gb_s"))) for some in (between, within))
+    usual = between.ints("size_bytes") * between.floats("factor") * FAR / fast
+    usual += _latency_ns(between, run)
+    if np.median(between.ints("transfer_ns") / usual) < 1:
+        return None
+    return BetweenHosts(between, slow, fast, usual)
+
+
+def _latency_ns(between: Rows, run: Measures) -> Float64:
+    """NCCL's latency of each of these."""
+    op, groups = between.coded("op"), between.coded("communicator")
+    kind = codes(op, groups)
+    first = first_rows(kind)
+    its = zip(op.take(first).decoded(), groups.take(first).decoded(), strict=True)
+    each = [_latency_of(str(name), group, run) for name, group in its]
+    return np.asarray(each, np.float64)[kind]
+
+
+def _latency_of(op: str, group: str | None, run: Measures) -> float:
+    if op in POINT_TO_POINT:
+        return nccl_latency_ns(op, 2, nodes=2, protocol="Simple")
+    ranks, nodes = len(members(group or "")), host_count(run, group) or 1
+    return nccl_latency_ns(op, ranks, nodes=nodes, protocol="Simple")
 
 
 def far_slower_between_hosts(run: Measures, op: str) -> str:
     """Where to look, too, if an operation is that slow between hosts; else empty."""
-    try:
-        known = served(run)
-    except CannotLook:
+    its = _placed(run)
+    if its is None:
         return ""
-    known = known.take((known.ints("size_bytes") >= _LARGE_BYTES) & known.flags("exact"))
-    host = hosts(run)
-
-    def on(group: str) -> set[str | None]:
-        return {host.get(rank) for rank in members(group)}
-
-    groups, speed = known.coded("communicator"), known.floats("busbw_gb_s")
-    several = groups.where(lambda group: len(on(group)) > 1 and None not in on(group))
-    alone = groups.where(lambda group: len(on(group)) == 1 and None not in on(group))
-    between = speed[several & known.coded("op").being(op) & ~np.isnan(speed)]
-    within = speed[alone & ~np.isnan(speed)]
+    speed, ops = its.known.floats("busbw_gb_s"), its.known.coded("op")
+    between, within = speed[its.between & ops.being(op)], speed[its.within]
     if not (between.size and within.size):
         return ""
     slow, fast = float(np.median(between)), float(np.median(within))
-    if fast < _FAR * slow:
+    if fast < FAR * slow:
         return ""
     return (
         f"; between hosts it runs at {rate(slow)} GB/s, others within a host at {rate(fast)} GB/s: "
         "look at the hosts' network, too"
     )
+
+
+def _placed(run: Measures) -> _Placed | None:
+    """The large operations, of which it is known where; None without any."""
+    try:
+        known = served(run)
+    except CannotLook:
+        return None
+    known = known.take((known.ints("size_bytes") >= _LARGE_BYTES) & known.flags("exact"))
+    known = known.take(~np.isnan(known.floats("busbw_gb_s")))
+    host, groups = hosts(run), known.coded("communicator")
+
+    def on(group: str) -> set[str | None]:
+        return {host.get(rank) for rank in members(group)}
+
+    several = groups.where(lambda group: len(on(group)) > 1 and None not in on(group))
+    alone = groups.where(lambda group: len(on(group)) == 1 and None not in on(group))
+    messages = known.coded("op").where(POINT_TO_POINT.__contains__)
+    if messages.any():  # of two ranks of their group
+        two = between_two(run)
+        near = np.isin(known.ints("operation"), two.ints("operation")[~two.flags("across")])
+        near &= messages & several
+        several, alone = several & ~near, alone | near
+    return _Placed(known, alone, several)

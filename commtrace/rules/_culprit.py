@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, distinct
-from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.culprit import Culprit, awaited_in
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.blame.step_patterns import CHANCE, CHANCE_IF_COUNTED
 from commtrace.causal.run.recorded_steps import steps_in_common
@@ -19,7 +19,7 @@ from commtrace.causal.work.cores import foreign_load, processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.diagnosis import Cause, Evidence, Finding
-from commtrace.metrics.rank.hosts import ranks_of_hosts
+from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
@@ -70,7 +70,7 @@ def delays(
     is what they are in these operations. CannotLook where replays say nothing.
     """
     for culprit in culprits(run, min_step_share).found:
-        if not culprit.waits.call.size or culprit.waits.mostly != kind:
+        if not culprit.waits.call.size or awaited_in(run, culprit) != kind:
             continue
         if causes is None or culprit.cause in causes:
             yield _finding(rule, culprit, run, who, min_step_share)
@@ -144,9 +144,8 @@ def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
 
 def _on_one_host(run: Measures, ranks: tuple[int, ...]) -> str:
     """That they are all of one of several hosts, in words: then it may be the host's."""
-    on = ranks_of_hosts(run)
-    host = next((host for host, its in on.items() if sorted(its) == sorted(ranks)), None)
-    return f", all of host {clean(host)}," if host and len(ranks) > 1 and len(on) > 1 else ""
+    host = one_host(run, ranks)
+    return f", all of host {clean(host)}," if host and len(ranks) > 1 else ""
 
 
 def _operations(run: Measures, culprit: Culprit) -> Int64:

@@ -19,6 +19,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.link_times import between_two, link_times
+from commtrace.rules._between_hosts import between_hosts
 from commtrace.table import Rows
 from commtrace.units import counted
 
@@ -95,14 +96,14 @@ def slow_transfers(run: Measures, min_count: int, min_ratio: float) -> SlowTrans
 
 
 def waits_left(run: Measures) -> Callable[[Int64], float]:
-    """What share of the waiting in calls of the graph is left without a slow link, if there is one.
+    """What share of the waiting in calls of the graph is left without slow links, if there are any.
 
     A function of these calls' rows.
     """
     try:
-        slow = slow_transfers(run, MIN_COUNT, MIN_RATIO)
+        slow = slow_transfers(run, MIN_COUNT, MIN_RATIO) or between_hosts(run, MIN_COUNT)
     except CannotLook:
-        slow = None
+        slow = between_hosts(run, MIN_COUNT)
     if slow is None:
         return lambda _: 1.0
     its, mend = run_graph(run), taking_less(run, slow.transfers, slow.less_ns)

@@ -2,62 +2,57 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, grouped
+from commtrace.arrays import Float64, Int64, codes, first_rows, grouped
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import Saving, of_transfers
-from commtrace.comms import EVEN
+from commtrace.comms import members
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
-from commtrace.expect import Link, pcie
+from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.bandwidth import hidden, on_gpus, served, streams
-from commtrace.metrics.run.group_hosts import host_count
+from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._link_speed import ALONE, Way, way_of
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
-from commtrace.topology import gpu_name, uniform_link, usual_link
-from commtrace.units import counted, mb, ms, percent
+from commtrace.topology import uniform_link
+from commtrace.units import clean, counted, mb, ms, numbered, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
 
-class _Way(Struct, frozen=True):
-    """Over which link a group communicates, and with what bandwidth at least.
+class _Slow(Struct, frozen=True, eq=False):
+    """Rows of operations of one dimension, what each usually takes, and the way that most go.
 
-    With the ``gpu`` that has such a link by its name, and its ``pcie``, where it is assumed.
+    ``most`` are the operations of the most frequent kind in one group, ``rest`` those of the
+    dimension's groups that are not slow.
     """
 
-    link: Link
-    least_gb_s: float
-    gpu: str = ""
-    pcie: Link | None = None
+    operations: Rows
+    expected_ns: Float64
+    way: Way
+    most: int
+    rest: Rows
 
     @property
-    def assumed(self) -> str:
-        """That the link is assumed, and why; empty if it is recorded."""
-        if self.pcie is None:
-            return ""
-        return (
-            f" (assumed of {self.gpu}), and less than the {self.pcie.usual_gb_s:.3g} GB/s of "
-            f"{self.pcie.name}"
-        )
+    def less_ns(self) -> Float64:
+        """What each would take less."""
+        return np.asarray((self.operations.ints("transfer_ns") - self.expected_ns).clip(min=0))
 
     @property
-    def where_to_look(self) -> str:
-        """Where to see whether what is assumed is so."""
-        if self.pcie is None:
-            return ""
-        return (
-            " (NCCL_P2P_DISABLE, ACS or IOMMU, a container), and with nvidia-smi topo -m and "
-            "nvidia-smi nvlink -s whether the NVLinks are there and up"
-        )
+    def ranks(self) -> list[int]:
+        """Those of its groups."""
+        groups = self.operations.coded("communicator").occurring()
+        return sorted({rank for group in groups for rank in members(group)})
 
 
 class BelowLinkSpeed(Rule, frozen=True):
@@ -67,10 +62,14 @@ class BelowLinkSpeed(Rule, frozen=True):
         ``min_count`` operations or more of one kind, of at least ``min_bytes``, recorded on every
         rank, whose bus bandwidth after the last rank's arrival is under ``max_share`` of what the
         recorded link usually reaches, where that is worth ``min_step_share`` of the step; what
-        compute hides does not count. Without a recorded topology, of a group on one host whose
-        GPUs have NVLinks by their name, and then below what their PCIe usually reaches, too: the
-        finding says that it assumes NVLinks. Then only all_reduces, all_gathers and reduce_scatters
-        count: what else is slow may be so for a busy rank, or between two GPUs without a link.
+        compute hides does not count. All groups of one dimension of the job's mesh are told
+        together, with the ranks of the slow ones. Without a recorded topology a group on one host
+        whose GPUs have NVLinks by their name is held against these and NCCL's latency, and the
+        finding says that it assumes them: four GPUs or more that are linked alike (A100 and newer)
+        with next to no compute beside it; others only if their PCIe usually reaches more, too; none
+        whose ranks are all fast in others, as where bridges link pairs. Then
+        only all_reduces, all_gathers and reduce_scatters count: what else is slow may be so for a
+        busy rank, or between two GPUs without a link.
 
     Why it costs time
         The bytes take a slower way than they could: through the host instead of NVLink or
@@ -78,7 +77,8 @@ class BelowLinkSpeed(Rule, frozen=True):
 
     What to do
         See what NCCL chose (``NCCL_DEBUG=INFO``: ``via P2P`` or ``via SHM``, the channels); look
-        for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_MAX_NCHANNELS in the environment, and for
+        for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_MAX_NCHANNELS, NCCL_ALGO and NCCL_PROTO in the
+        environment, and for
         access control (ACS), an IOMMU or a container that forbids peer access. ``nvidia-smi topo
         -m`` shows whether the GPUs have NVLinks, and ``nvidia-smi nvlink -s`` whether these are up.
 
@@ -97,65 +97,74 @@ class BelowLinkSpeed(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per operation and group."""
+        """One finding for all groups of a dimension."""
         several_ranks(run)
         known = served(run)
         large = known.flags("exact") & (known.ints("size_bytes") >= self.min_bytes)
         known = known.take(large & ~np.isnan(known.floats("factor")) & on_gpus(known, run))
-        looked = uniform_link(run) is not None
         found = []
-        for some in map(known.take, grouped(known.coded("communicator"), known.coded("op"))):
-            way = self._way(run, some)
-            if way is None:
-                continue
-            looked = True
-            if np.median(some.floats("busbw_gb_s")) < way.least_gb_s:
-                expected = some.ints("size_bytes") * some.floats("factor") / way.link.usual_gb_s
-                less = (some.ints("transfer_ns") - expected).clip(min=0)
-                estimate = felt_ns(some, less, run)
-                gain = of_transfers(run, some, less, estimate, self.min_step_share)
-                if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                    found.append((len(some), (some, expected, gain, way)))
+        for slow in self._slow(known, run):
+            estimate = felt_ns(slow.operations, slow.less_ns, run)
+            gain = of_transfers(run, slow.operations, slow.less_ns, estimate, self.min_step_share)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                found.append((slow.most, (slow, gain)))
+        for slow, gain in enough(found, self.min_count, "operation", "of one kind in one group"):
+            yield self._finding(slow, gain, run)
+
+    def _slow(self, known: Rows, run: Measures) -> Iterator[_Slow]:
+        """The groups of each dimension that are too slow, or each that is of none known."""
+        looked = uniform_link(run) is not None
+        group = known.coded("communicator")
+        dimension = dimensions_of(run, group)
+        kinds: dict[str, list[tuple[Int64, Way]]] = defaultdict(list)
+        linked: set[int] = set()
+        for at in grouped(group, known.coded("op")):
+            some = known.take(at)
+            way = way_of(run, some, self.max_share)
+            looked |= way is not None
+            if way is not None and way.is_slow(some, run):
+                kinds[dimension.at(at[0]) or group.at(at[0]) or ""].append((at, way))
+            elif way is not None and way.is_fast(some):
+                linked.update(members(group.at(at[0]) or ""))
         if not looked:
             raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
-        which = "of one kind in one group"
-        for slow, expected, gain, way in enough(found, self.min_count, "operation", which):
-            yield self._finding(slow, expected, gain, way, run)
+        for name, its in kinds.items():
+            at = np.concatenate([rows for rows, _ in its])
+            most, way = max(its, key=lambda one: len(one[0]))
+            expected = np.concatenate(
+                [its_way.expected_ns(known.take(rows)) for rows, its_way in its]
+            )
+            others = dimension.being(name) & ~np.isin(group.codes, group.codes[at])
+            slow = _Slow(known.take(at), expected, way, len(most), known.take(others))
+            # Ranks that all are fast with others have their links, and to each other they may lack.
+            if way.pcie is None or not linked.issuperset(slow.ranks):
+                yield slow
 
-    def _way(self, run: Measures, some: Rows) -> _Way | None:
-        """What the link of operations of one kind is, as recorded or assumed; None if neither."""
-        if recorded := uniform_link(run):
-            return _Way(recorded, self.max_share * recorded.usual_gb_s)
-        group, op = some.coded("communicator").at(0), str(some.coded("op").at(0))
-        one_host = op in EVEN and host_count(run, group) == 1
-        gpu = gpu_name(run)
-        nvlink, card = usual_link(run, one_host=one_host), pcie(gpu)
-        if nvlink is None or card is None:
-            return None
-        least = min(self.max_share * nvlink.usual_gb_s, card.usual_gb_s)
-        return _Way(nvlink, least, gpu, card)
-
-    def _finding(
-        self, some: Rows, expected: Float64, gain: Saving, way: _Way, run: Measures
-    ) -> Finding:
-        busbw, share = (
-            float(np.median(its)) for its in (some.floats("busbw_gb_s"), hidden(some, run))
+    def _finding(self, slow: _Slow, gain: Saving, run: Measures) -> Finding:
+        its, way, link = slow.operations, slow.way, slow.way.link
+        busbw, share, size_bytes = (
+            float(np.median(each))
+            for each in (its.floats("busbw_gb_s"), hidden(its, run), its.ints("size_bytes"))
         )
-        op, size_bytes = some.coded("op").at(0), float(np.median(some.ints("size_bytes")))
-        alone, link = share < 0.1, way.link
+        usually = ms(float(slow.expected_ns.sum()))
+        alone, assumed = share < ALONE, way.assumed(busbw)
+        ranks = () if len(slow.ranks) == len(run.rows("ranks")) else tuple(slow.ranks)
+        usual = float(np.median(slow.rest.floats("busbw_gb_s"))) if len(slow.rest) else None
+        beside = "" if usual is None else f"; others like them reached {usual:.3g} GB/s"
         return self.finding(
-            some,
+            its,
             summary=(
-                f"{counted(len(some), str(op))} of {mb(size_bytes)} "
+                f"{_counted(its)} of {mb(size_bytes)}{_among(ranks, run)} "
                 f"reached {busbw:.3g} GB/s bus bandwidth, {percent(busbw, link.usual_gb_s)} of the "
-                f"{link.usual_gb_s:.3g} GB/s that {link.name} usually reaches"
-                f"{way.assumed}"
+                f"{link.usual_gb_s:.3g} GB/s that {link.name} usually reaches{assumed}{beside}"
             ),
-            streams=streams(some, run),
+            ranks=ranks,
+            streams=streams(its, run),
             saving=gain,
             evidence=(
-                Evidence("bus bandwidth", busbw, "GB/s", way.least_gb_s),
+                Evidence("bus bandwidth", busbw, "GB/s", way.most_gb_s),
                 Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
+                *(() if usual is None else (Evidence("others like them", usual, "GB/s"),)),
                 Evidence("of it under compute", 100 * share, "%"),
             ),
             ruled_out=(
@@ -163,11 +172,11 @@ class BelowLinkSpeed(Rule, frozen=True):
                 *(("contention: next to no compute ran at the same time",) if alone else ()),
             ),
             advice=(
-                "see with NCCL_DEBUG=INFO which transport and channels NCCL chose, and whether "
-                f"peer access is switched off{way.where_to_look}; at the usual speed they take "
-                f"{ms(float(expected.sum()))}, not {ms(float(some.ints('transfer_ns').sum()))}"
+                "see with NCCL_DEBUG=INFO which transport and channels NCCL chose, and "
+                f"{way.where_to_look(busbw)}; at the usual speed they take "
+                f"{usually}, not {ms(float(its.ints('transfer_ns').sum()))}"
             ),
-            confidence="high" if alone and not way.assumed else "medium",
+            confidence="high" if alone and not assumed else "medium",
         )
 
     @staticmethod
@@ -179,3 +188,20 @@ class BelowLinkSpeed(Rule, frozen=True):
     def good() -> Measures:
         """The same at 210 GB/s."""
         return on_links(2130)
+
+
+def _counted(operations: Rows) -> str:
+    """How many there are of each kind, the most first."""
+    op = operations.coded("op")
+    kind = codes(op)
+    counts, names = np.bincount(kind).tolist(), op.take(first_rows(kind)).decoded()
+    most = sorted(zip(counts, names, strict=True), reverse=True)
+    return " and ".join(counted(count, str(name)) for count, name in most)
+
+
+def _among(ranks: tuple[int, ...], run: Measures) -> str:
+    """Between which ranks, if these are not all."""
+    if not ranks:
+        return ""
+    host = one_host(run, ranks)
+    return f" among {numbered('rank', ranks)}" + (f", all of host {clean(host)}," if host else "")

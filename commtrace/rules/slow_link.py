@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.causal.savings import Saving, of_transfers
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import POINT_TO_POINT, members
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.bandwidth import streams
 from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.rules._between_hosts import FAR, BetweenHosts, between_hosts
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_groups import SlowGroups, slow_groups
 from commtrace.rules._slow_links import MIN_COUNT, MIN_RATIO, SlowTransfers, by_pair, slow_transfers
 from commtrace.synthetic import Tiny
-from commtrace.units import counted, numbered
+from commtrace.units import clean, counted, numbered, rate
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -39,7 +41,9 @@ class SlowLink(Rule, frozen=True):
         compared with two siblings or more, of as many ranks and hosts along one dimension of the
         job's mesh: one, or a quarter of them at most, takes more than ``min_ratio`` times as long
         as these for the same all_reduces, all_gathers and reduce_scatters, its first quartile above
-        their third, and no other exceeds what is usual by a quarter as much.
+        their third, and no other exceeds what is usual by a quarter as much. Where none of these
+        stands out, all that GPUs move between hosts is held against a twentieth of the bandwidth
+        within hosts: adapters for each GPU give more, behind any NVLink.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -54,10 +58,12 @@ class SlowLink(Rule, frozen=True):
         is. A slow rank is slow on all its edges and is no slow link; where an end has no other edge
         in the trace, or a rank no other group that is compared, or all edges of a host are slow,
         the two cannot be separated, and the finding says so. Of two hosts alone nobody can tell
-        what their link should give.
+        what their link should give, but that it is not that slow: the saving is then that of a link
+        that just is not, and the finding is not sure.
     """
 
     explains: ClassVar[tuple[str, ...]] = (
+        "below-link-speed",
         "late-sender",
         "late-receiver",
         "exposed-communication",
@@ -70,6 +76,7 @@ class SlowLink(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """The pairs, or the hosts, that stand out, and of each dimension the groups."""
         groups = slow_groups(run, self.min_count, self.min_ratio)
+        network = between_hosts(run, self.min_count)
         for slow in groups or ():
             gain = self._saving(slow, run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
@@ -77,15 +84,19 @@ class SlowLink(Rule, frozen=True):
         try:
             found = slow_transfers(run, self.min_count, self.min_ratio)
         except CannotLook:
-            if groups is None:
+            if groups is None and network is None:
                 raise
-            return
+            found = None
         if found is not None:
             gain = self._saving(found, run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._finding(found, gain, run)
+        elif network is not None and not groups:
+            gain = self._saving(network, run)
+            if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                yield self._of_network(network, gain, run)
 
-    def _saving(self, slow: SlowTransfers | SlowGroups, run: Measures) -> Saving:
+    def _saving(self, slow: SlowTransfers | SlowGroups | BetweenHosts, run: Measures) -> Saving:
         its, less = slow.transfers, slow.less_ns
         estimate = wall_ns(its.ints("last_end_ns"), less)
         return of_transfers(run, its, less, estimate, self.min_step_share)
@@ -167,6 +178,41 @@ class SlowLink(Rule, frozen=True):
                 f"({tool}, NCCL_DEBUG=INFO), and run nccl-tests on them alone"
             ),
             confidence="medium" if found.separable and found.hosts else "low",
+        )
+
+    def _of_network(self, found: BetweenHosts, gain: Saving, run: Measures) -> Finding:
+        its, times = found.transfers, found.within_gb_s / found.between_gb_s
+        groups = its.coded("communicator").occurring()
+        ranks = sorted({rank for group in groups for rank in members(group)})
+        on = [
+            clean(host)
+            for host, its_ranks in ranks_of_hosts(run).items()
+            if {*its_ranks} & {*ranks}
+        ]
+        which = f"the hosts {on[0]} and {on[1]}" if len(on) == 2 else f"{len(on)} hosts"
+        return self.finding(
+            its,
+            summary=(
+                f"{counted(len(its), 'operation')} between {which} reach "
+                f"{rate(found.between_gb_s)} GB/s, those within hosts {rate(found.within_gb_s)}; "
+                "whose adapters or what network is slow, the trace does not show"
+            ),
+            ranks=tuple(ranks),
+            streams=streams(its, run),
+            saving=gain,
+            evidence=(
+                Evidence("time against operations within hosts", times, "x", FAR),
+                Evidence("bus bandwidth between hosts", found.between_gb_s, "GB/s"),
+                Evidence("bus bandwidth within hosts", found.within_gb_s, "GB/s"),
+            ),
+            ruled_out=("sizes and late ranks: large operations are compared, without waiting",),
+            advice=(
+                f"an adapter for each GPU is not {FAR} times as slow as links within hosts, and "
+                "the saving is that of one just so slow: see with NCCL_DEBUG=INFO whether NCCL "
+                "uses all adapters, and RDMA (NET/IB, GPUDirect), not sockets; run nccl-tests "
+                "between two hosts at a time; check port speeds, cables and switches"
+            ),
+            confidence="low",
         )
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -470,14 +471,17 @@ def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:
     assert "mostly tensor parallelism's all_reduce" in its.summary
 
 
-@pytest.mark.parametrize(("within_us", "swap"), [(150, True), (900, False)])
-def test_groups_that_cannot_wait_are_placed_on_the_fast_links(within_us: float, swap: bool) -> None:
-    """Tensor parallelism across two hosts, data parallelism within each."""
-    run = Tiny(4, hosts=("a", "a", "b", "b"))
-    run.groups = {"tp0": (0, 2), "tp1": (1, 3), "dp0": (0, 1), "dp1": (2, 3)}
+def across_hosts(within_us: float, tensor: Sequence[int], hosts: str) -> Measures:
+    """Tensor parallelism's two groups are across hosts, data parallelism's pairs within each.
+
+    ``tensor`` is the first of the two, the other has the ranks behind its.
+    """
+    run = Tiny(2 * len(tensor), hosts=tuple(hosts))
+    run.groups = {"tp0": tuple(tensor), "tp1": tuple(rank + 1 for rank in tensor)}
+    run.groups |= {f"dp{rank}": (rank, rank + 1) for rank in tensor}
     for step in range(6):
-        for rank in range(4):
-            tp, dp = ("tp0", "tp1")[rank % 2], ("dp0", "dp1")[rank // 2]
+        for rank in range(2 * len(tensor)):
+            tp, dp = f"tp{rank % 2}", f"dp{rank - rank % 2}"
             at = 6_000.0 * step
             ahead = {"launch_ns": BASE_NS + round(1e3 * at) + 5_000}
             run.step(rank, step, at, 6_000)
@@ -492,7 +496,22 @@ def test_groups_that_cannot_wait_are_placed_on_the_fast_links(within_us: float, 
                 rank, "all_reduce", at + 12, within_us, size=40_000_000, group=dp, **ahead
             )
             run.blocking_call(rank, "cudaDeviceSynchronize", 6_000 * step + 20, 4_820 + within_us)
-    its = found(run.trace(), "exposed-communication")
-    assert ("place each group of tensor parallelism on one host" in its.advice) == swap
+    return run.trace()
+
+
+PLACED = "place each group of tensor parallelism on one host"
+
+
+@pytest.mark.parametrize(("within_us", "swap"), [(150, True), (900, False)])
+def test_groups_that_cannot_wait_are_placed_on_the_fast_links(within_us: float, swap: bool) -> None:
+    its = found(across_hosts(within_us, (0, 2), "aabb"), "exposed-communication")
+    assert (PLACED in its.advice) == swap
     if swap:
         assert its.cost_ns == pytest.approx(6 * (4 * 750_000 - 750_000), rel=0.05)
+
+
+@pytest.mark.parametrize(("hosts", "fits"), [("aaaabbbb", True), ("aabbccdd", False)])
+def test_groups_are_placed_on_hosts_that_have_as_many_ranks(hosts: str, fits: bool) -> None:
+    """However few ranks the groups have that are within hosts now."""
+    its = found(across_hosts(100, (0, 2, 4, 6), hosts), "exposed-communication")
+    assert (PLACED in its.advice) == fits

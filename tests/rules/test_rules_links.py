@@ -98,13 +98,16 @@ class TestSpeedOfTheLink:
         ("gpu", "hosts", "took_us", "fires"),
         [
             (H100, ("a",), 9_000, True),  # 50 GB/s: PCIe 5 would give 52
-            (H100, ("a",), 8_300, False),  # 54
+            (H100, ("a",), 2_550, True),  # 176: half of what 370 and 56 µs of latency allow
+            (H100, ("a",), 2_500, False),  # 179
             (H100, ("a", "b"), 9_000, False),  # the network's
             ("NVIDIA H100 PCIe", ("a",), 9_000, False),
             ("AMD Instinct MI300X", ("a",), 9_000, False),
+            ("Tesla V100-SXM2-32GB", ("a",), 20_000, False),  # 22: maybe over few of its NVLinks
+            ("Tesla V100-SXM2-32GB", ("a",), 40_000, True),  # 11: PCIe 3 would give 12
         ],
     )
-    def test_slower_than_pcie_no_nvlinks_are_used(
+    def test_of_gpus_with_nvlinks_by_their_name_these_are_assumed(
         self, gpu: str, hosts: tuple[str, ...], took_us: float, fires: bool
     ) -> None:
         run = all_reduces([took_us] * 12, sizes=256 * MB, ranks=8, hosts=hosts).trace()
@@ -113,7 +116,26 @@ class TestSpeedOfTheLink:
         if fires:
             assert findings[0].confidence == "medium"
             assert f"(assumed of {gpu})" in findings[0].summary
-            assert findings[0].cost_ns == pytest.approx(12 * (9e6 - 256e6 * 1.75 / 370), rel=0.01)
+            gb_s = 370 if gpu == self.H100 else 140
+            expected_ns = 256e6 * 1.75 / gb_s + 56e3
+            assert findings[0].cost_ns == pytest.approx(
+                12 * (1e3 * took_us - expected_ns), rel=0.01
+            )
+
+    def test_less_than_nvlinks_give_but_more_than_pcie_may_be_so_for_two_gpus(self) -> None:
+        """Every two of a board's four GPUs have a third of their NVLinks."""
+        run = all_reduces([256 / 54 * 1e3] * 12, sizes=256 * MB, ranks=2).trace()
+        assert not found(edited(run, "ranks", gpu=self.H100), "below-link-speed")
+
+    @pytest.mark.parametrize("until_us", [0, 60_000])
+    def test_or_beside_compute(self, until_us: float) -> None:
+        run = all_reduces([4_000] * 12, sizes=256 * MB, ranks=8)
+        for rank in range(8):
+            run.kernel(rank, 100, until_us)
+            for i in range(12):  # which waits for all_reduces, so that they cost something
+                run.kernel(rank, 5_000 * i + 4_000, 900)
+        fires = bool(found(edited(run.trace(), "ranks", gpu=self.H100), "below-link-speed"))
+        assert fires == (until_us == 0)
 
     @pytest.mark.parametrize("own", [True, False])
     def test_gpus_of_other_numbers_are_of_one_host(self, own: bool) -> None:

@@ -22,7 +22,7 @@ from commtrace.diagnosis import Cause
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Culprit", "as_awaited"]
+__all__ = ["Culprit", "as_awaited", "awaited_in"]
 
 _EACH = 0.25  # of what the culprit saves
 _OF_ALL, _ROOT = AWAITED.index("collective"), AWAITED.index("root")
@@ -72,6 +72,18 @@ class Culprit(Struct, frozen=True, eq=False):
     def shared(self) -> bool:
         """Whether what it saves is so if the work is shared by all stages."""
         return self.instead_ns is not None
+
+
+def awaited_in(run: Measures, culprit: Culprit) -> str:
+    """In which kind of AWAITED others mostly wait for it.
+
+    In operations of all, if they wait before these for most of what it does more: in messages they
+    wait longer, but for a pipeline's schedule.
+    """
+    calls, waits = run_graph(run).calls, culprit.waits
+    before = calls.operation[calls.place == calls.place[culprit.call]]
+    there = np.isin(calls.operation[waits.call], before)
+    return AWAITED[_OF_ALL] if (waits.kind[there] == _OF_ALL).any() else waits.mostly
 
 
 def as_awaited(

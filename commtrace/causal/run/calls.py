@@ -186,21 +186,18 @@ def calls(run: Measures) -> Calls:
 def _alike(every: Calls, peer: Int64) -> Signed:
     """A number for kind and which of that kind a call is in its rank's step.
 
-    Messages, and what is called right behind them, are alike only between ranks that make the same
-    calls in the same order in a step, with one and another peer in turn: in a pipeline they do not.
-    What they call between messages is alike only if they do so in the same order as well: of tensor
-    parallelism's in a pipeline one stage's are of a forward pass where another's are of a backward.
+    Messages, what is called right behind them, and what else is called between them are alike only
+    between ranks that make the same calls in the same order in a step, with one and another peer in
+    turn: in a pipeline they do not. Of tensor parallelism's operations one stage's are of a forward
+    pass where another's are of a backward.
     """
     in_step = codes(every.rank, every.step)
     places = fewest(codes(every.kind, nth(codes(in_step, every.kind))))
     if not every.is_p2p.any():
         return places
-    order = _orders(in_step, places, peer)
     behind = np.append(False, every.is_p2p[:-1] & (in_step[1:] == in_step[:-1]))
-    between = _between(every, in_step)
-    # Numbers of other orders are other numbers.
-    less = np.where(between, in_step.size + _orders_between(every, in_step, between), -1)
-    return fewest(codes(places, np.where(every.is_p2p | behind, order, less)))
+    ordered = every.is_p2p | behind | _between(every, in_step)
+    return fewest(codes(places, np.where(ordered, _orders(in_step, places, peer), -1)))
 
 
 def _orders(in_step: Int64, places: Signed, peer: Int64) -> Int64:
@@ -223,21 +220,6 @@ def _between(every: Calls, in_step: Int64) -> Bool:
     np.maximum.at(last, in_step[sent], sent)
     between = ~every.is_p2p & (first[in_step] < at) & (at < last[in_step])
     return ~every.is_p2p & np.isin(every.kind, every.kind[between])
-
-
-def _orders_between(every: Calls, in_step: Int64, between: Bool) -> Int64:
-    """Of each call a number for how these alternate with messages, in rows, in its step."""
-    rows = np.flatnonzero(between | every.is_p2p)
-    what = np.where(every.is_p2p[rows], -1, every.kind[rows].astype(np.int64))
-    step = in_step[rows]
-    row = (what[1:] == -1) & (what[:-1] == -1) & (step[1:] == step[:-1])
-    rows, what, step = (its[~np.append(False, row)] for its in (rows, what, step))
-    begins = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
-    orders: dict[bytes, int] = {}
-    parts = np.split(what, begins[1:])
-    number = np.zeros(int(in_step.max()) + 1, np.int64)
-    number[step[begins]] = [orders.setdefault(part.tobytes(), len(orders)) for part in parts]
-    return number[in_step]
 
 
 def _kinds(run: Measures) -> Signed:

@@ -10,7 +10,7 @@ from commtrace.measures import measure
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["hosts", "on_hosts_of_their_own", "ranks_of_hosts"]
+__all__ = ["hosts", "on_hosts_of_their_own", "one_host", "ranks_of_hosts"]
 
 
 @measure
@@ -34,3 +34,10 @@ def on_hosts_of_their_own(run: Measures, ranks: Collection[int]) -> bool:
     on = hosts(run)
     theirs = {on.get(rank) for rank in ranks}
     return None not in theirs and theirs.isdisjoint(on[rank] for rank in on if rank not in ranks)
+
+
+def one_host(run: Measures, ranks: Collection[int]) -> str | None:
+    """The host that these are all the ranks of, where there are several; else None."""
+    on = ranks_of_hosts(run)
+    its = (host for host, mine in on.items() if sorted(mine) == sorted(ranks))
+    return next(its, None) if len(on) > 1 else None
