@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
 
 from commtrace.record.clock import Clock, Reading
+from commtrace.trace_tables import WAITED
 
 __all__ = ["Meeting"]
 
@@ -17,6 +20,7 @@ _numbers = itertools.count()
 """The same on all ranks, as all of them hold the same meetings."""
 
 _POLL_S = 0.01
+_LONG_S = 1.0
 
 
 class Meeting:
@@ -77,7 +81,8 @@ class Meeting:
             return
         rank, world_size, key = dist.get_rank(), dist.get_world_size(), f"{self._keys}/clock"
         try:
-            self._clock = Clock(rank, world_size, store, host, key)
+            with self._timed():
+                self._clock = Clock(rank, world_size, store, host, key)
         except RuntimeError as error:
             self._note(f"clocks were not compared: {error}")
 
@@ -96,7 +101,8 @@ class Meeting:
         """Read the clock, if it is connected."""
         if self._clock is None:
             return
-        found = self._clock.read()
+        with self._timed():
+            found = self._clock.read()
         self.readings += found
         if not found:
             self._note("this rank's clock was not compared: rank 0 did not answer")
@@ -106,6 +112,15 @@ class Meeting:
         if self._clock is not None:
             self._clock.close()
             self._clock = None
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """A long wait for others is noted: who needs this rank waited as well."""
+        begun = time.monotonic()
+        yield
+        if (waited_s := time.monotonic() - begun) >= _LONG_S:
+            others = "others, which came late or not at all"
+            self._note(f"{WAITED} for {waited_s:.1f} s, to compare its clock with {others}")
 
     def _note(self, text: str) -> None:
         self.notes.append(" ".join(text.split())[:300])

@@ -13,6 +13,7 @@ import pytest
 
 from commtrace.record import clock as clocks
 from commtrace.record.clock import Clock, Reading
+from commtrace.trace_tables import WAITED
 
 AHEAD_NS = 5_000_000
 
@@ -112,6 +113,23 @@ def test_ranks_open_their_clocks_only_if_all_are_coming(monkeypatch: pytest.Monk
     late = meet(1, 1)
     late.open(60.0)
     assert late.notes == [unequal]  # the first has gone on
+
+
+def test_a_long_wait_for_other_clocks_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = pytest.importorskip("torch").distributed.HashStore()
+    from commtrace.record import rank_agreement as meeting
+
+    monkeypatch.setattr(meeting, "_store", lambda: store)
+    monkeypatch.setattr(meeting.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(meeting.dist, "get_world_size", lambda: 2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setattr(clocks, "TIMEOUT_S", 0.2)
+    for long_s, notes in ((60.0, 0), (0.1, 1)):
+        monkeypatch.setattr(meeting, "_LONG_S", long_s)
+        alone = meeting.Meeting()
+        alone.open()
+        said = [note for note in alone.notes if note.startswith(WAITED)]
+        assert len(said) == notes
 
 
 def test_who_has_its_trace_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
