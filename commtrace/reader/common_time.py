@@ -18,6 +18,7 @@ from commtrace.packed import PackedColumns, pack
 from commtrace.reader.recordings import host, window
 from commtrace.table import Coded, Columns
 from commtrace.trace import RankTrace
+from commtrace.trace_tables import RECORDED_APART
 from commtrace.units import ms
 
 __all__ = ["in_common_time"]
@@ -50,7 +51,7 @@ def in_common_time(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[No
         "have in common. Mark the same steps on every rank, also where no optimizer steps: call "
         "commtrace.step() once in each round"
     )
-    return [_cut(part, common) for part in parts], [Note("recorded-apart", message)]
+    return [_cut(part, common) for part in parts], [Note(RECORDED_APART, message)]
 
 
 def _whole(part: RankTrace, common: _Window) -> Bool:
