@@ -20,15 +20,21 @@ __all__ = [
     "OPS",
     "PROBES",
     "RANKS",
+    "RECORDED_APART",
     "STEPS",
     "SYNCHRONISATIONS",
     "TABLES",
+    "WAITED",
 ]
 
 CUT_BEFORE_GPU = "cut-before-gpu-events"
 """The code of the note that a file broke off before the events of its GPU."""
 FAILED = "failed-recording"
 """The code of the note that a recording holds less than it should, and why."""
+RECORDED_APART = "recorded-apart"
+"""The code of the note that a run was cut to the time that all its ranks were recorded."""
+WAITED = "the recorder held this rank up"
+"""How the recorder's note begins that it waited in the middle of the program."""
 
 
 def _int(name: str, about: str, unit: str | None = None) -> Column:

@@ -27,6 +27,7 @@ from commtrace.reader.check_run import (
     without_copies,
     without_empty,
 )
+from commtrace.reader.common_time import in_common_time
 from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
 from commtrace.reader.lost_base import with_lost_bases
@@ -99,7 +100,8 @@ def read(
     parts, empty = without_empty(_numbered(parts, read_all))
     parts, strangers = one_recording(with_lost_bases(parts))
     notes += copies + empty + strangers + run_notes(parts)
-    parts = with_own_steps(parts)
+    parts, apart = in_common_time(with_own_steps(parts))
+    notes += apart
     for part in parts:
         notes += part.notes
     paused = pauses(parts)

@@ -219,6 +219,7 @@ def _notes(
     found += [("bad-metadata", f"{what}: taken as unknown") for what in job.unusable]
     if job.partial:
         found.append((FAILED, f"the recording failed, and holds what there was: {job.partial}"))
+    found += [("recorder-waited", message) for message in job.waited]
     if provenance == "file-name":
         found.append(("rank-from-filename", f"the trace has no rank: {rank} is from its name"))
     elif provenance == "assumed":

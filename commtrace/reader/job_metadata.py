@@ -12,6 +12,7 @@ from commtrace.reader.json.events import Scan
 from commtrace.reader.json.metadata import quoted
 from commtrace.reader.operations.flight_recorder import FlightRecorder
 from commtrace.reader.operations.groups import Groups
+from commtrace.trace_tables import WAITED
 
 __all__ = ["JobMetadata"]
 
@@ -21,7 +22,8 @@ class JobMetadata(Struct, frozen=True):
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
     rank's clock, the ``last_step`` that it recorded, what the process saw of its ``machine``,
-    and, in ``partial``, why there is no more. ``gpu`` is the model of the GPUs that it saw.
+    and, in ``partial``, why there is no more; ``waited`` are its notes that it held the rank up.
+    ``gpu`` is the model of the GPUs that it saw.
     ``unusable`` lists what they tell that cannot be.
     """
 
@@ -38,6 +40,7 @@ class JobMetadata(Struct, frozen=True):
     last_step: int | None = None
     partial: str | None = None
     machine: Machine | None = None
+    waited: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, scan: Scan) -> JobMetadata:
@@ -70,6 +73,7 @@ class JobMetadata(Struct, frozen=True):
             last_step=_last_step(ours.get("steps")),
             partial=_text(ours.get("partial")),
             machine=machine,
+            waited=_waited(ours.get("notes")),
         )
 
     def identity(self, otherwise: tuple[int, str]) -> tuple[int, str]:
@@ -100,6 +104,11 @@ def _count(*values: Any) -> int | None:
 
 def _last_step(steps: Any) -> int | None:
     return _count(steps[1]) if isinstance(steps, list) and len(steps) == 2 else None
+
+
+def _waited(notes: Any) -> tuple[str, ...]:
+    texts = [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    return tuple(text for text in texts if text.startswith(WAITED))
 
 
 def _is_probe(value: Any) -> bool:

@@ -72,6 +72,13 @@ def fact(part: RankTrace, column: str) -> int | None:
     return None if value == NULL else value
 
 
+def host(part: RankTrace) -> str | None:
+    """Its host's name."""
+    host = part.columns["ranks"]["host"]
+    assert isinstance(host, Coded)
+    return host.decoded()[0]
+
+
 def window(part: RankTrace) -> tuple[int, int] | None:
     """When the file's events began and ended; None without any."""
     start, end = fact(part, "start_ns"), fact(part, "end_ns")
@@ -154,7 +161,7 @@ def _by_rank(parts: Iterable[RankTrace]) -> dict[int, list[RankTrace]]:
 
 def _one_process(a: RankTrace, b: RankTrace) -> bool:
     """Whether one process may have written two files, one behind the other."""
-    if not _disjoint(a, b) or (_host(a) and _host(b) and _host(a) != _host(b)):
+    if not _disjoint(a, b) or (host(a) and host(b) and host(a) != host(b)):
         return False
     folders = {a.file.resolve().parent, b.file.resolve().parent}
     if len(folders) > 1 and all((folder / "manifest.json").exists() for folder in folders):
@@ -185,12 +192,6 @@ def _threads(part: RankTrace) -> set[int]:
 
 def _integers(part: RankTrace, table: str, column: str) -> set[int]:
     return set(distinct(part.columns[table][column]).tolist()) - {NULL}  # type: ignore[arg-type]
-
-
-def _host(part: RankTrace) -> str | None:
-    host = part.columns["ranks"]["host"]
-    assert isinstance(host, Coded)
-    return host.decoded()[0]
 
 
 def _window(part: RankTrace) -> tuple[int, int]:

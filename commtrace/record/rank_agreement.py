@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
 
 from commtrace.record.clock import Clock, Reading
+from commtrace.trace_tables import WAITED
 
 __all__ = ["Meeting"]
 
 _numbers = itertools.count()
 """The same on all ranks, as all of them hold the same meetings."""
+
+_POLL_S = 0.01
+_LONG_S = 1.0
 
 
 class Meeting:
@@ -51,10 +58,22 @@ class Meeting:
                 self._note(f"the ranks could not agree on the {what}: {error}")
         return proposal
 
-    def open(self) -> None:
-        """Connect this rank's clock to rank 0's. All ranks of the default group do."""
+    def announce(self) -> None:
+        """Say that this rank is about to open."""
+        if _store() is not None:
+            self.agree(f"coming of rank {dist.get_rank()}", 1)
+
+    def open(self, patience_s: float | None = None) -> None:
+        """Connect this rank's clock to rank 0's. All ranks of the default group do.
+
+        With patience no rank does if the first to open sees no others announced for so long: they
+        may never come, as where one of them alone steps an optimizer.
+        """
         store = _store()
         if store is None:
+            return
+        if patience_s is not None and not self._all_come(store, patience_s):
+            self._note("clocks were not compared: the ranks do not step equally often")
             return
         host = os.environ.get("MASTER_ADDR")
         if not host:
@@ -62,15 +81,28 @@ class Meeting:
             return
         rank, world_size, key = dist.get_rank(), dist.get_world_size(), f"{self._keys}/clock"
         try:
-            self._clock = Clock(rank, world_size, store, host, key)
+            with self._timed():
+                self._clock = Clock(rank, world_size, store, host, key)
         except RuntimeError as error:
             self._note(f"clocks were not compared: {error}")
+
+    def _all_come(self, store: Any, patience_s: float) -> bool:
+        """Whether all ranks are announced, as the first that asks finds it."""
+        coming = [f"{self._keys}/coming of rank {rank}" for rank in range(dist.get_world_size())]
+        until = time.monotonic() + patience_s
+        try:
+            while not (come := store.check(coming)) and time.monotonic() < until:
+                time.sleep(_POLL_S)
+        except RuntimeError:  # of the store: what asks it next says so
+            come = False
+        return bool(self.agree("comparison of clocks", int(come)))
 
     def read(self) -> None:
         """Read the clock, if it is connected."""
         if self._clock is None:
             return
-        found = self._clock.read()
+        with self._timed():
+            found = self._clock.read()
         self.readings += found
         if not found:
             self._note("this rank's clock was not compared: rank 0 did not answer")
@@ -80,6 +112,15 @@ class Meeting:
         if self._clock is not None:
             self._clock.close()
             self._clock = None
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """A long wait for others is noted: who needs this rank waited as well."""
+        begun = time.monotonic()
+        yield
+        if (waited_s := time.monotonic() - begun) >= _LONG_S:
+            others = "others, which came late or not at all"
+            self._note(f"{WAITED} for {waited_s:.1f} s, to compare its clock with {others}")
 
     def _note(self, text: str) -> None:
         self.notes.append(" ".join(text.split())[:300])

@@ -102,6 +102,8 @@ class Window:
             return
         if self._first is None:
             self._first = self._meeting.agree("first step", self._ended + 2)
+        if self._ended == self._first - 3:
+            self._meeting.announce()
         if self._stage is _Stage.WAITING and self._ended >= self._first - 2:
             self._warm_up()
         if self._stage is _Stage.WARMING and self._ended >= self._first - 1:
@@ -203,9 +205,19 @@ class Window:
                 self._choose()
         self._profiler = Profiler()
         self._profiler.prepare()
-        self._meeting.open()
+        self._meeting.open(self._patience_s)
         self._meeting.read()
         self._stage = _Stage.WARMING
+
+    @property
+    def _patience_s(self) -> float | None:
+        """How long to wait for ranks that have not ended the step before: its last steps' time.
+
+        None where there was no such step, in which they could have said so.
+        """
+        if self._plan.on_signal or len(self._ends) < 2:
+            return None
+        return self._ends[-1] - self._ends[0]
 
     @property
     def _chooses(self) -> bool:

@@ -124,11 +124,11 @@ def _advice(culprit: Culprit, run: Measures) -> str:
         saves = f"{ms(float(culprit.instead_ns.mean()))} per step"
         if not has_steps(run):
             saves = f"{ms(int(culprit.instead_ns.sum()))} in all"
-        return f"{_of_stage(culprit, culprit.more)}; {_SUPPOSED} {saves}"
+        return f"{_of_stage(culprit.more, culprit, run)}; {_SUPPOSED} {saves}"
     if isinstance(culprit.more, OwnOperators):
-        return _of_own(culprit.more, in_the_mean(culprit), several=len(culprit.ranks) > 1)
+        return _of_own(culprit.more, in_the_mean(culprit, run), several=len(culprit.ranks) > 1)
     if isinstance(culprit.more, Inputs):
-        return _of_larger(culprit.more, in_the_mean(culprit))
+        return _of_larger(culprit.more, in_the_mean(culprit, run))
     if culprit.cause is None:
         return "no single cause: look at what it does there"
     if culprit.slower is not None:
@@ -195,14 +195,19 @@ def named(operators: Sequence[str]) -> str:
     return ", ".join(clean(name.rpartition(": ")[2], 40) for name in operators)
 
 
-def in_the_mean(culprit: Culprit) -> str:
-    """Of which steps a mean of what they do more is: of all, or of those in which they stall."""
+def in_the_mean(culprit: Culprit, run: Measures) -> str:
+    """Of which steps a mean of what they do more is: of all, or of those in which they stall.
+
+    A run without steps has one.
+    """
+    if not has_steps(run):
+        return "in all"
     return "in such a step" if culprit.spikes and not culprit.persistent else "a step in the mean"
 
 
-def _of_stage(culprit: Culprit, more: OwnOperators | Inputs) -> str:
+def _of_stage(more: OwnOperators | Inputs, culprit: Culprit, run: Measures) -> str:
     """What to do about a stage of a pipeline that has more to do."""
-    in_step = in_the_mean(culprit)
+    in_step = in_the_mean(culprit, run)
     if isinstance(more, Inputs):
         took = f"{named(more.names)}: {ms(more.larger_ns)} {in_step}"
         return f"its operators work on more than the other stages' ({took}){_FEWER_LAYERS}"

@@ -23,7 +23,7 @@ from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import has_steps, of_time, share_pct
+from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
 from commtrace.rules._advice import advice, in_the_mean
 from commtrace.units import clean, counted, ms, numbered
 
@@ -159,12 +159,13 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     chance = CHANCE if culprit.more is None else CHANCE_IF_COUNTED
     typical_ns = culprit.steps_ns if culprit.instead_ns is None else culprit.instead_ns
     typical = float(np.median(typical_ns))
-    yield Evidence("saved per step if typical, median", typical, "ns", 2 * culprit.noise_ns)
+    part = part_of_time(run)
+    yield Evidence(f"saved per {part} if typical, median", typical, "ns", 2 * culprit.noise_ns)
     if culprit.shared:
         shared = float(np.median(culprit.steps_ns))
-        yield Evidence("saved per step if all stages do as much, median", shared, "ns")
+        yield Evidence(f"saved per {part} if all stages do as much, median", shared, "ns")
     yield Evidence(
-        "chance that it is not in every step, corrected", culprit.p_value, "probability", chance
+        f"chance that it is not in every {part}, corrected", culprit.p_value, "probability", chance
     )
     yield Evidence("most that any other rank saves", culprit.others_ns, "ns")
     share = share_pct(culprit.on_top_ns, run)
@@ -178,10 +179,10 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
             doing = _does(cause, culprit, run)
             yield Evidence(f"time {doing}, more than typical", time, "ns")
     if isinstance(more := culprit.more, OwnOperators):
-        said = f"{more.kind} more than the others run there, {in_the_mean(culprit)}"
+        said = f"{more.kind} more than the others run there, {in_the_mean(culprit, run)}"
         yield Evidence(said, more.count, more.kind)
     elif isinstance(more, Inputs):
-        said = f"time that operators take longer on larger inputs, {in_the_mean(culprit)}"
+        said = f"time that operators take longer on larger inputs, {in_the_mean(culprit, run)}"
         yield Evidence(said, more.larger_ns, "ns")
     if (slowed := slowed_beside_waits_ns(run, culprit.ranks)) > _LEFT_OUT * culprit.on_top_ns:
         beside = (

@@ -21,7 +21,14 @@ from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.rank.timelines import starved_when
-from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
+from commtrace.metrics.run.whole import (
+    has_steps,
+    of_time,
+    part_of_time,
+    share_pct,
+    whole,
+    worth_reporting,
+)
 from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -98,9 +105,9 @@ class Jitter(Rule, frozen=True):
             saving=Saving(cost, cost),
             operations=calls.operation[waiting],
             evidence=(
-                Evidence("saved per step, median", float(np.median(steps)), "ns"),
+                Evidence(f"saved per {part_of_time(run)}, median", float(np.median(steps)), "ns"),
                 Evidence(
-                    "chance that it is not in every step",
+                    f"chance that it is not in every {part_of_time(run)}",
                     p_value,
                     "probability",
                     _CHANCE_IF_COUNTED if uneven else _CHANCE,

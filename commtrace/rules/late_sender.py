@@ -16,6 +16,7 @@ from commtrace.rules._culprit import delays
 from commtrace.rules._examples import message
 from commtrace.rules._rule import Rule
 from commtrace.table import Rows
+from commtrace.trace_tables import RECORDED_APART
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ class LateSender(Rule, frozen=True):
 def _in_vain(run: Measures, min_step_share: float) -> Rows:
     """Long recvs without a send from a rank that sent too few; its recording is around them."""
     rows = joined_messages(run)
-    rows = rows.take(rows.ints("peer") != NULL)
+    # In a run that is cut to what all ranks recorded a send may have been before that.
+    whole_run = all(note.code != RECORDED_APART for note in run.notes)
+    rows = rows.take((rows.ints("peer") != NULL) & whole_run)
     rank, peer, receives = rows.ints("rank"), rows.ints("peer"), rows.coded("op").being("recv")
     way = codes(np.where(receives, rank, peer), np.where(receives, peer, rank))
     expected, came = (np.bincount(way[its], minlength=way.size) for its in (receives, ~receives))

@@ -259,6 +259,14 @@ def test_ranks_in_turn_that_do_the_same_are_doubted(label: str, tmp_path: Path) 
     assert "all run the same operators on the same inputs" in finding.summary
 
 
+def test_without_steps_it_is_what_operators_take_longer_in_all(tmp_path: Path) -> None:
+    """Eight batches, 5 ms each, none of which is known to be a step."""
+    work = computing((10_000, 15_000), (64, 96), ("float", "float"))
+    _, finding = late(written(tmp_path, work, on_cpu, label="batch"))
+    assert "(aten::addmm: 40 ms in all)" in finding.advice
+    assert not [its.name for its in finding.evidence if " step" in its.name]
+
+
 def test_a_dispatch_mode_of_one_rank_is_named(tmp_path: Path) -> None:
     """As under FlopCounterMode: the same operators on the same, each called anew by Python."""
 

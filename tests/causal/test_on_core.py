@@ -77,6 +77,33 @@ def test_sleeping_is_no_waiting_for_a_core(training: Training) -> None:
     assert on.idle.min() == pytest.approx(1, abs=0.02)
 
 
+def test_who_pauses_as_long_in_every_step_is_late_though_another_is_later_in_one(
+    training: Training,
+) -> None:
+    """Rank 1 sleeps in each of three steps of four ranks; in one of these rank 2 sleeps longer."""
+
+    def sleeping(*mine_us: float) -> Measures:
+        others_us = {(2, 1): 9_000.0}
+        return training(
+            lambda rank, step: 20_000,
+            sleep_us=lambda rank, step: (
+                mine_us[step] if rank == 1 else others_us.get((rank, step), 0)
+            ),
+            steps=3,
+            ranks=4,
+        )
+
+    steady = sleeping(8_000, 8_000, 8_000)
+    assert not diagnose(steady, select=["straggler"]).findings  # it may have waited for a core
+    pauses = on_cores(steady, lambda rank, step: 0, ran_us=20_000)
+    (its,) = diagnose(pauses, select=["straggler"]).findings
+    assert (its.ranks, its.confidence) == ((1,), "low")
+    assert its.cost_ns == pytest.approx(16_000_000, rel=0.1)
+    assert "pauses for about as long in every step, but not every step waits" in its.summary
+    unsteady = on_cores(sleeping(12_000, 3_000, 8_000), lambda rank, step: 0, ran_us=20_000)
+    assert not diagnose(unsteady, select=["straggler"]).findings
+
+
 def test_own_work_and_waiting_are_the_time_by_the_clock(training: Training) -> None:
     run = on_cores(training(lambda rank, step: 4_000), lambda rank, step: 1_000, ran_us=3_000)
     work, its = own_work(run), run_graph(run)

@@ -126,6 +126,21 @@ def test_in_few_steps_only_these_count() -> None:
     assert "runs there 50 operators more" in finding.advice
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_short_stall_is_one_if_only_one_rank_runs_what_fills_it(own: bool) -> None:
+    """7 ms in one of eight steps: 140 operators, or the same one for longer, as noise may be."""
+
+    def work(run: Tiny, rank: int, step: int, begin: float) -> float:
+        stalls, done = (rank, step) == (0, 5), begin + 10_000
+        run.op(rank, begin + 10, 9_990 + 7_000 * (stalls and not own), name="aten::mm")
+        if stalls and own:
+            return several(run, rank, done, 140, 45, 5)
+        return done + 7_000 * stalls
+
+    found = culprits(ranks_of(work), 0.05).found
+    assert [(its.ranks, its.spikes) for its in found] == [((0,), (5,))] * own
+
+
 def test_on_gpus_they_are_kernels() -> None:
     run = Tiny(2)
     for step in range(8):

@@ -13,6 +13,7 @@ import pytest
 
 from commtrace.record import clock as clocks
 from commtrace.record.clock import Clock, Reading
+from commtrace.trace_tables import WAITED
 
 AHEAD_NS = 5_000_000
 
@@ -85,6 +86,50 @@ def test_a_second_meeting_finds_nothing_of_the_first(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     first.open()
     assert first.notes == ["clocks were not compared: MASTER_ADDR does not say where rank 0 is"]
+
+
+def test_ranks_open_their_clocks_only_if_all_are_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two ranks the first waits for no other than one that is announced."""
+    store = pytest.importorskip("torch").distributed.HashStore()
+    from commtrace.record import rank_agreement as meeting
+
+    def meet(number: int, rank: int) -> meeting.Meeting:
+        monkeypatch.setattr(meeting, "_numbers", iter([number]))
+        monkeypatch.setattr(meeting.dist, "get_rank", lambda: rank)
+        return meeting.Meeting()
+
+    monkeypatch.setattr(meeting, "_store", lambda: store)
+    monkeypatch.setattr(meeting.dist, "get_world_size", lambda: 2)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    no_address = "clocks were not compared: MASTER_ADDR does not say where rank 0 is"
+    unequal = "clocks were not compared: the ranks do not step equally often"
+    for number, announced, note in ((0, (0, 1), no_address), (1, (0,), unequal)):
+        for rank in announced:
+            meet(number, rank).announce()
+        first = meet(number, 0)
+        first.open(0.05)
+        assert first.notes == [note]
+    meet(1, 1).announce()
+    late = meet(1, 1)
+    late.open(60.0)
+    assert late.notes == [unequal]  # the first has gone on
+
+
+def test_a_long_wait_for_other_clocks_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = pytest.importorskip("torch").distributed.HashStore()
+    from commtrace.record import rank_agreement as meeting
+
+    monkeypatch.setattr(meeting, "_store", lambda: store)
+    monkeypatch.setattr(meeting.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(meeting.dist, "get_world_size", lambda: 2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setattr(clocks, "TIMEOUT_S", 0.2)
+    for long_s, notes in ((60.0, 0), (0.1, 1)):
+        monkeypatch.setattr(meeting, "_LONG_S", long_s)
+        alone = meeting.Meeting()
+        alone.open()
+        said = [note for note in alone.notes if note.startswith(WAITED)]
+        assert len(said) == notes
 
 
 def test_who_has_its_trace_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,6 +353,29 @@ def test_a_program_with_a_profiler_of_its_own(tmp_path: Path) -> None:
     assert (operation["op"], operation["group"]) == ("all_reduce", "0")
 
 
+@pytest.mark.usefixtures("preloaded")
+def test_a_rank_that_alone_steps_an_optimizer_waits_for_no_other(tmp_path: Path) -> None:
+    script = tmp_path / "learner.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "weight = torch.nn.Parameter(torch.ones(64))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for step in range(9):\n"
+        "    weight.grad = torch.ones(64)\n"
+        "    dist.reduce(weight.grad, 0)\n"
+        "    if dist.get_rank() == 0:\n"
+        "        optimizer.step()\n"
+        "    dist.broadcast(weight.detach(), 0)\n"
+        "dist.destroy_process_group()\n"
+    )
+    out = record_program([str(script)], world_size=2, out=tmp_path / "out")
+    learner, other = manifest(out)["ranks"]
+    assert (learner["steps"], other["steps"]) == ([5, 9], None)
+    assert other["seconds"] < 9  # the time that a clock waits for another is ten
+    assert "clocks were not compared: the ranks do not step equally often" in learner["notes"]
+
+
 def test_ranks_of_which_one_profiles_itself_have_no_steps_in_common() -> None:
     def said(*own: int) -> str:
         facts = {rank: {"own_profiler": True} if rank in own else {} for rank in range(3)}

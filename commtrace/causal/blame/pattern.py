@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Float64, Int64
-from commtrace.causal.blame.done_more import DoneMore, counted_more
+from commtrace.causal.blame.done_more import DoneMore, counted_more, done_more
 from commtrace.causal.blame.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.blame.step_patterns import (
     CHANCE,
     CHANCE_IF_COUNTED,
     MANY_STEPS,
+    SPIKE_IF_COUNTED,
     in_every,
     in_few,
     scatter,
     since,
+    steady,
 )
 from commtrace.causal.blame.suspects import own_and_more
 from commtrace.causal.chance import above_zero
@@ -27,7 +29,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import fight, works_more
 from commtrace.causal.work.inputs import others_in_turn
 from commtrace.causal.work.own_operators import OwnOperators
-from commtrace.causal.work.segments import work_on_cores
+from commtrace.causal.work.segments import own_work, work_on_cores
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -43,7 +45,8 @@ class Pattern(NamedTuple):
 
     ``stalls`` are those in which they did what these wait for: of others it may be the step before.
     ``works``: in neither, but its processes take more processor time than the others', and in most
-    steps it does more. ``p_value`` is the chance that nothing is saved, corrected for the ranks
+    steps it does more; ``pauses``: in neither, but in all of them it runs no operator for about as
+    much longer. ``p_value`` is the chance that nothing is saved, corrected for the ranks
     tried, ``noise_ns`` the scatter of what they do more; of ``few_steps`` little is known of that.
     ``saved_ns`` is what is saved by step, in which they do it.
     """
@@ -52,6 +55,7 @@ class Pattern(NamedTuple):
     spikes: tuple[int, ...]
     stalls: tuple[int, ...]
     works: bool
+    pauses: bool
     p_value: float
     noise_ns: float
     few_steps: bool
@@ -97,12 +101,29 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     )
     unlikely = p_value < CHANCE or (maybe and counted is not None and not by_turns)
     always = in_every(seen.whole, seen.more, least if far else noise, least, unlikely=unlikely)
+    if not spikes and not always:
+        spikes = _of_its_own(run, who, seen)
     if spikes and not always and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
         spikes = ()
     mostly = who.made != "sure" and float((seen.more > 0).mean()) >= _MOSTLY
     works = not always and not spikes and mostly and works_more(run, who.ranks)
     works = works and not _take_turns(run, who, does)
-    return Pattern(always, spikes, _stalls(beyond, spikes), works, p_value, noise, few_steps, saved)
+    idle = who.made == "sure" and does.cause not in (None, "compute")
+    known = own_work(run).waited_ns is not None  # waits for cores, which are no pauses
+    pauses = not always and not spikes and idle and known and steady(seen.more, least)
+    stalls = _stalls(beyond, spikes)
+    return Pattern(always, spikes, stalls, works, pauses, p_value, noise, few_steps, saved)
+
+
+def _of_its_own(run: Measures, who: Suspects, seen: _Seen) -> tuple[int, ...]:
+    """The steps that hold most of it, if they run there what others do not: that is no noise."""
+    least = least_noise_ns(run)
+    few = list(in_few(seen.saved, seen.beyond, least, seen.left, SPIKE_IF_COUNTED))
+    if not few:
+        return ()
+    spikes = tuple(seen.step[few].tolist())
+    own = counted_more(run, who, done_more(run, who, spikes))
+    return spikes if isinstance(own, OwnOperators) else ()
 
 
 def _where_done(saved: Int64, beyond: Float64) -> Int64:

@@ -10,18 +10,33 @@ import numpy as np
 
 from commtrace.arrays import Float64, Int64
 
-__all__ = ["CHANCE", "CHANCE_IF_COUNTED", "MANY_STEPS", "in_every", "in_few", "scatter", "since"]
+__all__ = [
+    "CHANCE",
+    "CHANCE_IF_COUNTED",
+    "MANY_STEPS",
+    "SPIKE",
+    "SPIKE_IF_COUNTED",
+    "in_every",
+    "in_few",
+    "scatter",
+    "since",
+    "steady",
+]
 
 CHANCE = 0.01
 """Less likely is no chance."""
 CHANCE_IF_COUNTED = 0.05
 """``CHANCE`` of ranks that run what others do not, or on more."""
-_SPIKE = 6  # times the noise
+SPIKE = 6
+"""Times the noise: a stall."""
+SPIKE_IF_COUNTED = 2
+"""``SPIKE`` of ranks that run there what others do not."""
 MANY_STEPS = 5
 """Of fewer little is known of how they scatter."""
 _SPIKES_SHARE = 0.6  # of all that is saved
 _SETS_IN = 3  # steps before it does, and since then
 _NEARLY_ALL = 0.9  # of all that is saved
+_STEADY = 0.5  # of the median
 _TURN = 0.5  # of a stall: so much less than the others do, and another stalls
 
 
@@ -45,7 +60,9 @@ def in_every(
     return unlikely and enough
 
 
-def in_few(steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64) -> tuple[int, ...]:
+def in_few(
+    steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64, spike: int = SPIKE
+) -> tuple[int, ...]:
     """The steps that hold most of what is saved, at most half of them, far above the others' noise.
 
     Where all ranks' work scatters somebody is last in some steps by chance. Of few steps all but
@@ -65,7 +82,7 @@ def in_few(steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64) ->
             continue
         rest = ordered[: more.size - count] if apart else ordered
         noise = max(scatter(rest), least_noise_ns)
-        if big.min() > _SPIKE * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
+        if big.min() > spike * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
             return tuple(sorted(order[:count].tolist()))
     return ()
 
@@ -73,12 +90,18 @@ def in_few(steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64) ->
 def since(steps: Int64, least_noise_ns: int) -> tuple[int, ...]:
     """The last steps, if what they save sets in, far above the noise of the first ones."""
     noise = max(scatter(steps[:_SETS_IN].astype(np.float64)), least_noise_ns)
-    low = np.flatnonzero(steps <= _SPIKE * noise)
+    low = np.flatnonzero(steps <= SPIKE * noise)
     first = int(low[-1]) + 1 if low.size else 0
     if min(first, steps.size - first) < _SETS_IN:
         return ()
     most = steps[first:].sum() >= _NEARLY_ALL * steps[steps > 0].sum()
     return tuple(range(first, steps.size)) if most else ()
+
+
+def steady(more: Float64, least_noise_ns: int) -> bool:
+    """Whether they do more in each of several steps, beyond noise, and about as much in all."""
+    least = max(2.0 * least_noise_ns, _STEADY * float(np.median(more))) if more.size else 0.0
+    return more.size > 1 and bool((more > least).all())
 
 
 def scatter(values: Float64) -> float:

@@ -30,6 +30,7 @@ __all__ = ["weighed"]
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
 _LENT = 1.7  # of half a core: what its other half runs takes the rest
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
+_PAUSES = "it pauses for about as long in every step, but not every step waits"
 
 
 def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit | None:
@@ -39,7 +40,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     """
     does = done_more(run, who)
     its = pattern(run, who, ranks, lag_ns, does)
-    persistent = its.in_every or its.works
+    persistent = its.in_every or its.works or its.pauses
     if not (persistent or its.spikes):
         return None
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
@@ -49,8 +50,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         does = done_more(run, who, its.stalls)
     more = counted_more(run, who, does)
     times = slower(run, who, does) if more is None else None
-    if its.works:
-        doubt: str | None = _NOT_ALWAYS
+    if its.works or its.pauses:
+        doubt: str | None = _NOT_ALWAYS if its.works else _PAUSES
     else:
         sure = more is not None or (who.made == "sure" and does.cause == "compute")
         doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)

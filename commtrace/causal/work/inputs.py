@@ -28,6 +28,7 @@ _COMPARED = 3  # of the late ranks, and of the others: each one's file is read o
 _NAMED = 3
 _LARGER = 1.02  # times
 _MOST_OF = 0.5  # of what they compute longer
+_TWICE = 1.5  # rounded
 _TURN = 0.25  # of what they take longer for larger inputs: so much others do in other steps
 _NEARLY_ALL = 0.95  # of the time, in what all do as often
 _LONG = 40  # characters
@@ -243,7 +244,8 @@ def _example(mine: Work, theirs: Work) -> tuple[str, str]:
     only = {what: done.time_ns for what, done in theirs.items() if what not in mine}
     if its in theirs or not theirs:
         often, seldom = _often(mine, its), _often(theirs, its)
-        how = f"{_said(its, int(np.argmax(_sizes(its))))}, {often:.0f} times a step"
+        times = f"{often:.0f} times" if often >= _TWICE else "once"
+        how = f"{_said(its, int(np.argmax(_sizes(its))))}, {times}"
         return how, f"{seldom:.0f}" if seldom else ""
     if not only:
         return _said(its, int(np.argmax(_sizes(its)))), ""

@@ -23,6 +23,7 @@ __all__ = [
     "Whole",
     "has_steps",
     "of_time",
+    "part_of_time",
     "profiler_steps",
     "share_pct",
     "step_count",
@@ -59,6 +60,11 @@ def share_pct(cost_ns: float, run: Measures) -> float:
 def of_time(run: Measures) -> str:
     """What ``share_pct`` is a share of, in words."""
     return "of the steps' time" if whole(run).in_steps else "of the run's time"
+
+
+def part_of_time(run: Measures) -> str:
+    """What times by step are of: a run without steps is replayed in ten parts."""
+    return "step" if has_steps(run) else "tenth of the run"
 
 
 _LOST_STEPS = ("truncated", "damaged")  # notes: a profiler writes a step behind what it holds
