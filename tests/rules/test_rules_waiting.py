@@ -395,7 +395,7 @@ def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
             run.kernel(0, ready - 1000, 980)
             run.collective(0, "send", ready - 10, 10, size=1 << 20, peer=1)
             run.collective(1, "recv", ready - 1000, 1000, size=1 << 20, peer=0)
-            run.kernel(1, ready, 990)
+            run.kernel(1, ready, 990, launch_ns=BASE_NS + 1000 * (ready - 995))  # waits for it
     (bubble,) = bubbles_of(run.trace(), min_step_share=0.01)
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
     assert waiting == pytest.approx(6 * 990e3 / 2)

@@ -108,12 +108,16 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
 def _where_done(saved: Int64, beyond: Float64) -> Int64:
     """What is saved by step, with what they do between two steps in that whose calls wait for it.
 
-    Such work lies across the end of a step, which it makes longer as well.
+    Such work lies across the end of a step, which it makes longer as well. What is behind the last
+    call is counted before the first one, and saved at the end.
     """
     done: Int64 = saved.copy()
+    behind_all = min(beyond[0] - saved[0], saved[-1] - beyond[-1])
+    if behind_all > 0:
+        done[[0, -1]] += np.rint([behind_all, -behind_all]).astype(np.int64)
     for step in range(saved.size - 1):
         here, behind = beyond[step : step + 2]
-        if here < _HALF * saved[step] and behind > saved[step + 1] + _HALF * saved[step]:
+        if here < _HALF * done[step] and behind > done[step + 1] + _HALF * done[step]:
             done[step : step + 2] = 0, done[step] + done[step + 1]
     return done
 
