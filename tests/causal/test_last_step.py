@@ -6,9 +6,11 @@ from itertools import product
 
 import pytest
 
+from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.rules.pipeline_bubble import PipelineBubble
 from commtrace.synthetic import BASE_NS, Tiny
 
 STEPS, LOGS_US, LENGTH_US = 4, 3_000, 5_000
@@ -45,3 +47,8 @@ def test_the_last_step_ends_as_the_others_do() -> None:
 
 def test_a_host_whose_waits_the_trace_lacks_may_wait_to_the_end_of_the_last_step() -> None:
     assert run_graph(logging(recorded=False)).step_ns.sum() == 1e3 * (STEPS * LENGTH_US - LOGS_US)
+
+
+def test_work_whose_end_alone_is_earlier_delays_nobody() -> None:
+    """The last micro-batch of a pipeline's second stage is behind all messages of the run."""
+    assert not culprits(PipelineBubble.bad(), 0.05).found

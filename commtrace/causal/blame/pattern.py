@@ -97,8 +97,10 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     )
     unlikely = p_value < CHANCE or (maybe and counted is not None and not by_turns)
     always = in_every(seen.whole, seen.more, least if far else noise, least, unlikely=unlikely)
-    if spikes and not always and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
-        spikes = ()
+    if spikes and not always:
+        stalls_ns, usual_ns = np.split(np.sort(beyond)[::-1], [len(spikes)])
+        if _alike(stalls_ns, usual_ns, saved[list(spikes)]) or _in_turn(run, lag_ns, stalls_ns):
+            spikes = ()
     mostly = who.made != "sure" and float((seen.more > 0).mean()) >= _MOSTLY
     works = not always and not spikes and mostly and works_more(run, who.ranks)
     works = works and not _take_turns(run, who, does)
@@ -173,6 +175,12 @@ def _by_chance(seen: _Seen, ranks: int) -> float:
     """
     tested = [seen.whole, seen.saved, *([seen.more] if seen.more.size >= MANY_STEPS else [])]
     return min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
+
+
+def _alike(stalls_ns: Float64, usual_ns: Float64, saved_ns: Int64) -> bool:
+    """Whether they do as much in other steps, which saves nothing there: that stalls in none."""
+    usual = float(np.median(usual_ns)) if usual_ns.size else 0.0
+    return bool(stalls_ns.mean() - usual < _HALF * saved_ns.mean())
 
 
 def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:
