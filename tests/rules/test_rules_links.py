@@ -151,6 +151,16 @@ class TestImpossibleNumber:
             finding.summary
         )
 
+    def test_copies_of_all_gpus_are_one_finding(self) -> None:
+        run = Tiny(4, manifest={"devices": [{"name": "NVIDIA A100-SXM4-80GB"}]})
+        for rank in range(4):
+            run.copy(rank, 0, 100, kind="DtoH", size=10 * MB, source=f"cuda:{rank}")
+            run.copy(rank, 200, 100 if rank else 1000, kind="HtoD", size=10 * MB)
+        up, down = sorted(found(run.trace(), "impossible-number"), key=lambda its: its.summary)
+        assert up.summary.startswith("3 HtoD copies of 10 MB cuda:0 → host seem to take 0.1 ms")
+        assert down.summary.startswith("4 DtoH copies of 10 MB of ranks 0–3 seem to take 0.1 ms")
+        assert (up.ranks, down.ranks) == ((1, 2, 3), (0, 1, 2, 3))
+
     def test_on_an_unknown_gpu_it_could_be_grace(self) -> None:
         run = Tiny()
         run.copy(0, 0, 100, kind="DtoH", size=10 * MB)

@@ -132,6 +132,7 @@ def test_whoever_is_late_is_named(ranks: int, data: st.DataObject) -> None:
     trace = late_run([4000.0 if rank == late else 1000.0 for rank in range(ranks)])
     straggler, device = found(trace, "straggler", "device-late", "host-late")
     assert straggler.ranks == device.ranks == (late,)
+    assert device.summary == f"late on the device, {straggler.summary}"
     assert straggler.cost_ns == 12 * 3_000_000
     assert device.rule == "device-late"
 

@@ -31,7 +31,8 @@ def began_with_objects(run: Measures, rank: int) -> Int64:
     if not (carries := _carrying(run)).any():
         return np.empty(0, np.int64)
     rows = sequences(run)
-    return rows.ints("start_ns")[carries & (rows.ints("rank") == rank)]
+    began: Int64 = rows.ints("start_ns")[carries & (rows.ints("rank") == rank)]
+    return began
 
 
 @measure
@@ -49,4 +50,5 @@ def _carrying(run: Measures) -> Bool:
     small = (group_size != NULL) & (size <= _LENGTH_BYTES * group_size)
     lengths = (small & dtype.being("int64"))[:-1] & (sequence[1:] == sequence[:-1])
     objects = lengths & dtype.being("uint8")[1:]
-    return np.append(False, objects) | np.append(objects, False)
+    carries: Bool = np.append(False, objects) | np.append(objects, False)
+    return carries
