@@ -102,7 +102,7 @@ CRITICAL_PIECES = Table(
 
 @measure
 def critical_path(run: Measures) -> Rows:
-    """The critical path of a run: CRITICAL_PATH. It ends with the last joint operation.
+    """The critical path of a run: CRITICAL_PATH. It ends with the last step.
 
     CannotLook where the trace does not hold a run's graph.
     """

@@ -82,7 +82,7 @@ def _need_waits(run: Measures) -> None:
 
 
 def _shorter(run: Measures, before: Lags, after: Lags) -> tuple[int, Int64]:
-    """What a run is shorter, and each of its steps: to its last joint operation, or to its end.
+    """What a run is shorter, and each of its steps: to the end of the last, or to its own.
 
     Its end may be that of a rank that nobody waits for.
     """

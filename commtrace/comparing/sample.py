@@ -127,7 +127,7 @@ def _of_graph(run: Measures) -> Sample:
         for number in np.flatnonzero(spent).tolist():
             so_far = before[what, rank].get(table[number], 0.0)
             before[what, rank][table[number]] = so_far + float(spent[number]) / len(its.steps)
-    # What follows the last joint operation delays nobody, and ends no step.
+    # On CPUs what follows the last joint operation delays nobody, and ends no step.
     whole = (sum(path.times.values()) == its.step_ns) & (its.step_ns > 0)
     return Sample(
         tuple(np.asarray(its.steps)[whole].tolist()),

@@ -103,7 +103,9 @@ def _finding(
         how = f"{delay} {in_the_mean}"
     does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
-    whom = f"{who} {numbered('rank', culprit.ranks)}{_on_one_host(run, culprit.ranks)}".lstrip()
+    whom = f"{numbered('rank', culprit.ranks)}{_on_one_host(run, culprit.ranks)}"
+    if who and not culprit.shared:  # what a stage does with messages is not why it has more to do
+        whom = f"{who} {whom}"
     if count < each.size:
         unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared, sure = _compared(run, culprit.ranks), _confidence(culprit)

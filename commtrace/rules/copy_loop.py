@@ -18,6 +18,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
+from commtrace.metrics.run.object_collectives import began_with_objects
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
@@ -38,7 +39,8 @@ class CopyLoop(Rule, frozen=True):
         the copy is done. Idle time after a copy counts, and before one if the host launched
         nothing ahead since the last; each up to ``max_stall_us`` µs. What all but one of the
         copies cost is at least ``min_step_share`` of the steps' time; in steps without an optimizer
-        all but the last to the host, and the last from it, since inference needs these.
+        all but the last to the host, and the last from it, since inference needs these, nor what
+        the host does between its result and its next input.
 
     Why it costs time
         The bytes take next to no time. But ``.item()``, ``.cpu()``, ``print`` or
@@ -119,9 +121,11 @@ class CopyLoop(Rule, frozen=True):
         others = [elsewhere(line, run), _on_host(line, run, since="start_ns")]
         worked = union(*(np.concatenate(ends) for ends in zip(*others, strict=True)))
         idle = end - begin - covered(begin, end, worked)
-        usual = _usual_ns(line)
+        usual, answered = _usual_ns(line), _answered(line, copies, run)[beside]
         kept = np.where(line.with_host[beside], idle, (idle - usual).clip(min=0))
-        beside[beside] = idle > 0
+        counts = (idle > 0) & ~answered
+        beside[beside] = counts
+        begin, end, idle, kept = (its[counts] for its in (begin, end, idle, kept))
         stalling = copies & (beside | np.concatenate((beside[1:], [False])))
         needed = _needed(line, stalling, run)
         return _Stalls(line, stalling, needed, begin, end, int(idle.sum()), int(kept.sum()), usual)
@@ -154,7 +158,9 @@ class CopyLoop(Rule, frozen=True):
                 "other work of the rank: time of its other devices and collectives is left out",
                 "a host that launches slowly: the usual gap before other work is taken off",
             ),
-            advice="; ".join(_ADVICE[kind] for kind in sorted(kinds)),
+            advice=_OBJECTS
+            if _mostly_of_objects(run, found)
+            else "; ".join(_ADVICE[kind] for kind in sorted(kinds)),
             confidence="high" if found.count >= _SURE else "medium",
         )
 
@@ -176,6 +182,14 @@ _ADVICE = {
     "HtoD": "send the values at once, with one torch.tensor of them all, from pinned memory with "
     "non_blocking=True, or make them on the device (torch.full, torch.arange)",
 }
+
+
+_OBJECTS = (
+    "collectives of Python objects (all_gather_object, broadcast_object_list) send a length and "
+    "bytes, copied to the GPU and back, for which the host waits: send tensors, or objects over a "
+    "gloo group, or seldom"
+)
+_MOSTLY = 0.5  # of the copies
 
 
 class _Stalls(Struct, frozen=True):
@@ -205,23 +219,53 @@ class _Stalls(Struct, frozen=True):
         return round(self.kept_ns * (1 - int(self.needed.sum()) / max(self.count, 1)))
 
 
+def _mostly_of_objects(run: Measures, found: _Stalls) -> bool:
+    """Whether most of the copies are next to collectives of objects, but for other copies."""
+    line = found.line
+    objects = np.isin(line.start_ns, began_with_objects(run, line.rank))
+    work = np.flatnonzero(~line.with_host)
+    if not objects.any():
+        return False
+    after = np.searchsorted(work, np.flatnonzero(found.copies))
+    beside = np.append(objects[work], False)
+    return bool((beside[after] | beside[after - 1]).mean() > _MOSTLY)
+
+
+def _answered(line: Timeline, copies: Bool, run: Measures) -> Bool:
+    """What is behind the result of a step of inference: what comes next follows from it."""
+    if (steps := _steps_without_update(line, run)) is None:
+        return np.zeros_like(copies)
+    return behind(_last_of_each(line, copies & line.kinds.being("DtoH"), steps))
+
+
 def _needed(line: Timeline, copies: Bool, run: Measures) -> Bool:
     """One copy of all; where no optimizer steps, of each step the last to and from the host.
 
     A step of inference has to be told its input and to tell its result.
     """
-    steps = rows_of_rank(run, "steps", line.rank)
-    label, at = steps.coded("label"), np.flatnonzero(copies)
-    begins = np.sort(steps.ints("start_ns")[~label.known])
-    if begins.size and not any(name.startswith(OPTIMIZER_STEP) for name in label.occurring()):
-        step = np.searchsorted(begins, line.launch_ns[at], side="right")
-        way = codes(step, line.kinds.take(at))
-        at = most(way, at, int(way.max(initial=-1)) + 1)
-    else:
-        at = at[-1:]
+    if (steps := _steps_without_update(line, run)) is not None:
+        return _last_of_each(line, copies, steps)
     needed = np.zeros_like(copies)
-    needed[at] = True
+    needed[np.flatnonzero(copies)[-1:]] = True
     return needed
+
+
+def _steps_without_update(line: Timeline, run: Measures) -> Int64 | None:
+    """When a rank's steps begin, if it has any and no optimizer steps in them."""
+    steps = rows_of_rank(run, "steps", line.rank)
+    label = steps.coded("label")
+    begins = np.sort(steps.ints("start_ns")[~label.known])
+    updates = any(name.startswith(OPTIMIZER_STEP) for name in label.occurring())
+    return None if updates or not begins.size else begins
+
+
+def _last_of_each(line: Timeline, copies: Bool, begins: Int64) -> Bool:
+    """The last of these copies in each step, of each kind."""
+    at = np.flatnonzero(copies)
+    way = codes(np.searchsorted(begins, line.launch_ns[at], side="right"), line.kinds.take(at))
+    last = np.zeros_like(copies)
+    last[most(way, at, int(way.max(initial=-1)) + 1)] = True
+    return last
 
 
 def _usual_ns(line: Timeline) -> float:

@@ -39,7 +39,8 @@ class DeviceLate(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was busy."""
-        return delays(self, run, self.min_step_share, "collective", causes=DEVICE)
+        who = "late on the device,"
+        return delays(self, run, self.min_step_share, "collective", who=who, causes=DEVICE)
 
     @staticmethod
     def bad() -> Measures:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64, grouped, sums
+from commtrace.arrays import Bool, Float64, Int64, codes, grouped, sums
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import blocks
@@ -44,7 +44,9 @@ class FullPrecisionPayload(Rule, frozen=True):
         all_gathers of as many elements as their group reduces in half precision, if what they bring
         is copied at once: masters that become parameters of that type. Half the bytes for each
         element have to save ``min_step_share`` of the step. The saving is by a model fitted from
-        the trace, else half the transfer; only what no compute hides counts.
+        the trace, or by what larger operations take longer than smaller ones, else half the
+        transfer; only what no compute hides counts. Broadcasts of fewer bytes than their group
+        reduces are buffers, which need their precision.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.
@@ -89,7 +91,7 @@ class FullPrecisionPayload(Rule, frozen=True):
     def _of(self, run: Measures, payload: _Payload, only: Int64 | None = None) -> Iterator[Finding]:
         known = served(run)
         full = known.coded("dtype").being(payload.dtype)
-        full &= known.ints("size_bytes") >= self.min_bytes
+        full &= (known.ints("size_bytes") >= self.min_bytes) & ~_of_other_tensors(known)
         if only is not None:
             full &= np.isin(known.ints("operation"), only)
         some, less = known.take(full), _gain_ns(known)[full]
@@ -234,12 +236,40 @@ def _share(time: Mapping[str, int], precision: str) -> float | None:
 
 
 def _gain_ns(known: Rows) -> Float64:
-    """What each operation would save with half the bytes."""
+    """What each operation would save with half the bytes: nothing of its latency."""
     gain = known.ints("transfer_ns") / 2
     for some in grouped(*(known.coded(name) for name in ("communicator", "op", "dtype"))):
-        if model := fitted(known.take(some)):
-            gain[some] = np.minimum(known.ints("size_bytes")[some] / 2 / model.gb_s, gain[some])
+        its = known.take(some)
+        model = fitted(its)
+        gb_s = model.gb_s if model else _between_two(its)
+        if gb_s:
+            gain[some] = np.minimum(known.ints("size_bytes")[some] / 2 / gb_s, gain[some])
     return gain
+
+
+def _between_two(some: Rows) -> float | None:
+    """The bandwidth by what the largest size takes longer than the smallest, in the median.
+
+    None if that is within what operations of one size differ by.
+    """
+    size, time = some.ints("size_bytes"), some.ints("transfer_ns")
+    low, high = (
+        np.quantile(time[size == its], (0.25, 0.5, 0.75)) for its in (size.min(), size.max())
+    )
+    apart = low[-1] < high[0]
+    return float(np.ptp(size) / (high[1] - low[1])) if apart else None
+
+
+def _of_other_tensors(known: Rows) -> Bool:
+    """Broadcasts of fewer bytes than their group reduces: no parameters, nor gradients.
+
+    But buffers, as batch norm's statistics, which need their precision.
+    """
+    group, size = known.coded("communicator").codes, known.ints("size_bytes")
+    sent, reduced = known.coded("op").being("broadcast"), known.coded("op").where(_REDUCING)
+    place = codes(group)
+    less = np.bincount(place, size * sent) < np.bincount(place, size * reduced)
+    return np.asarray(sent & less[place])
 
 
 def _training(kernel: str) -> Measures:

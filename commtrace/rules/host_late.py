@@ -41,7 +41,8 @@ class HostLate(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was idle."""
-        return delays(self, run, self.min_step_share, "collective", causes=HOST)
+        who = "late on the host,"
+        return delays(self, run, self.min_step_share, "collective", who=who, causes=HOST)
 
     @staticmethod
     def bad() -> Measures:

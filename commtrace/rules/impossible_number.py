@@ -17,7 +17,7 @@ from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.topology import gpu_name, link, uniform_link
-from commtrace.units import counted, mb, ms
+from commtrace.units import counted, mb, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -74,7 +74,7 @@ class ImpossibleNumber(Rule, frozen=True):
     min_share: float = 0.1
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per kind of operation, and one per way of copies."""
+        """One finding per kind of operation, and one per kind of copies."""
         copies = self._copies(run)
         try:
             known = self._operations(run)
@@ -83,21 +83,26 @@ class ImpossibleNumber(Rule, frozen=True):
                 raise CannotLook("needs sizes: neither an operation nor a copy has one") from None
         else:
             kinds = grouped(known.rows.coded("op"), known.rows.coded("dtype"))
-            for some in self._wrong(known, kinds):
+            for some in map(known.take, self._wrong(known, kinds)):
                 op, on = str(some.rows.coded("op").at(0)), streams(some.rows, run)
                 yield self._finding(some, op, on, "in-network reduction: allowed for")
         names = (copies.rows.coded(name) for name in ("kind", *_ENDS))
-        for some in self._wrong(copies, grouped(copies.rows.ints("rank"), *names)):
-            kind, source, destination = (some.rows.coded(name).at(0) for name in ("kind", *_ENDS))
-            on = tuple(distinct(some.rows.ints("stream")).tolist())
-            where = f" {source} → {destination}"
-            yield self._finding(some, f"{kind} copy", on, "overlap: each is timed alone", where)
+        ways = self._wrong(copies, grouped(copies.rows.ints("rank"), *names))
+        wrong = copies.take(np.concatenate((np.empty(0, np.int64), *ways)))
+        for some in map(wrong.take, grouped(wrong.rows.coded("kind"), codes(wrong.peak_gb_s))):
+            what = f"{some.rows.coded('kind').at(0)} copy"
+            ran, ranks = (
+                tuple(distinct(some.rows.ints(name)).tolist()) for name in ("stream", "rank")
+            )
+            where, ruled_out = _where(some.rows), "overlap: each is timed alone"
+            yield self._finding(some, what, ran, ruled_out, where, ranks)
 
-    def _wrong(self, known: _Rates, kinds: list[Int64]) -> Iterator[_Rates]:
+    def _wrong(self, known: _Rates, kinds: list[Int64]) -> Iterator[Int64]:
         """Of each kind or way those too fast, if they are more than a stray few."""
-        for some in map(known.take, kinds):
-            wrong = some.take(some.gb_s > _MARGIN * some.peak_gb_s)
-            if len(wrong.rows) and len(wrong.rows) >= self.min_share * len(some.rows):
+        too_fast = known.gb_s > _MARGIN * known.peak_gb_s
+        for some in kinds:
+            wrong = some[too_fast[some]]
+            if wrong.size and wrong.size >= self.min_share * some.size:
                 yield wrong
 
     def _operations(self, run: Measures) -> _Rates:
@@ -140,6 +145,7 @@ class ImpossibleNumber(Rule, frozen=True):
         streams: tuple[int, ...],
         ruled_out: str,
         where: str = "",
+        ranks: tuple[int, ...] = (),
     ) -> Finding:
         gb_s, peak, count = float(np.median(some.gb_s)), float(some.peak_gb_s[0]), len(some.rows)
         size, took = (float(np.median(its)) for its in (some.rows.ints("size_bytes"), some.took_ns))
@@ -150,6 +156,7 @@ class ImpossibleNumber(Rule, frozen=True):
                 f"{'seems' if count == 1 else 'seem'} to take {ms(took)}: that needs "
                 f"{gb_s:.4g} GB/s, and the fastest link here has {peak:.3g} GB/s"
             ),
+            ranks=ranks,
             streams=streams,
             cost_ns=0,
             evidence=(
@@ -173,6 +180,15 @@ class ImpossibleNumber(Rule, frozen=True):
     def good() -> Measures:
         """In 2.5 ms: 400 GB/s."""
         return _broadcasts(2500)
+
+
+def _where(copies: Rows) -> str:
+    """Between which ends copies are: of one way these, else the ranks that make them."""
+    ends = [copies.coded(name) for name in _ENDS]
+    if np.unique(codes(*ends)).size == 1:
+        source, destination = (end.at(0) for end in ends)
+        return f" {source} → {destination}"
+    return f" of {numbered('rank', distinct(copies.ints('rank')).tolist())}"
 
 
 def _broadcasts(took_us: float) -> Measures:

@@ -21,6 +21,7 @@ from commtrace.metrics.run.known_already import averaged_again, sent_again, sent
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
+from commtrace.metrics.run.unmarked_passes import placed_by_threads
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
@@ -62,13 +63,14 @@ class Redundant(Rule, frozen=True):
         saving is that of the run replayed without them.
 
     Blind spots
-        Meaning is not in a trace. Micro-batches are known from DDP's and FSDP2's own annotations
-        only. A barrier may order files or prints. That two all_reduces work on one tensor follows
-        from size, type and order, not from addresses; within one group it could as well be two
-        buckets, so that only another group, of some or all of the ranks, counts. Whether buffers
-        differ between ranks, as BatchNorm's do, and whether that matters. What DDP copies
-        into and out of its buckets, unless ``gradient_as_bucket_view``, is saved as well, but not
-        counted.
+        Meaning is not in a trace. Micro-batches are known from DDP's and FSDP2's own annotations,
+        or, on GPUs where an optimizer says when it steps, from the threads that launch forward and
+        backward passes. A barrier may order files or prints. That two all_reduces work on one
+        tensor follows from size, type and order, not from addresses; within one group it could as
+        well be two buckets, so that only another group, of some or all of the ranks, counts.
+        Whether buffers differ between ranks, as BatchNorm's do, and whether that matters. What DDP
+        copies into and out of its buckets, unless ``gradient_as_bucket_view``, is saved as well,
+        but not counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "jitter")
@@ -86,8 +88,9 @@ class Redundant(Rule, frozen=True):
             yield self._finding(run, _CHECKS, checks, count, least_ns(checks))
         rows = sequences(run, barriers=True)
         gradients, again = placed(run, rows), sent_again(rows)
+        passes = gradients if gradients.row.size else placed_by_threads(run, rows)
         for say, found in (
-            (_accumulated, repeated_in_accumulation(rows, gradients)),
+            (_accumulated, repeated_in_accumulation(rows, passes)),
             (_of_another, rows.take(of_another_pass(rows, gradients))),
             (_barrier, needless_barriers(rows)),
             (_twice, reduced_twice(run, rows)),

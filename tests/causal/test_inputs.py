@@ -120,6 +120,23 @@ def test_larger_inputs_are_named_beside_the_others(tmp_path: Path) -> None:
     assert finding.confidence == "high", finding.summary  # no fight for cores
 
 
+def test_the_input_that_differs_is_named_beside_that_of_the_same_product(tmp_path: Path) -> None:
+    """Each rank multiplies its rows with both weights; the others' second product takes longest."""
+
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        rows, took = (64, 96)[rank], (10_000, 15_000)[rank]
+        done = []
+        for part, (left, right) in enumerate(([512, 256], [256, 512])):
+            its = {"Input Dims": [[rows, left], [left, right]], "Input type": ["float"] * 2}
+            long = took * (0.4 if rank == part else 0.6)
+            done.append(event("cpu_op", "aten::mm", at, long - 5, **its))
+            at += long
+        return done, at
+
+    its, _ = late(written(tmp_path, work, on_cpu))
+    assert its.example == ("96×512 float", "64×512 float")
+
+
 def test_another_type_is_to_be_converted(tmp_path: Path) -> None:
     work = computing((10_000, 19_000), (2048, 2048), ("float", "double"))
     its, finding = late(written(tmp_path, work, on_cpu))

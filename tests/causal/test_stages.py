@@ -61,11 +61,11 @@ def test_what_a_stage_does_more_is_shared_by_all() -> None:
     costs_us = uneven.elapsed_us() - even.elapsed_us()
     assert found.cost_ns / 1e3 == pytest.approx(costs_us, rel=0.1)
     assert found.confidence == "medium"  # whole layers may not be even
+    assert found.summary.startswith("rank 2 delays")  # not for what it sends
     assert "computing more than the other stages" in found.summary
-    assert (
-        f"32 kernels more than the other stages, a step in the mean (gemm, {SOFTMAX}:"
-        in found.advice
-    )
+    both = (f"gemm, {SOFTMAX}", f"{SOFTMAX}, gemm")  # as long as each other
+    said = "32 kernels more than the other stages, a step in the mean ({}:"
+    assert any(said.format(names) in found.advice for names in both)
     assert "vocabulary parallelism" in found.advice
 
 

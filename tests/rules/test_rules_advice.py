@@ -453,7 +453,8 @@ def test_only_what_nobody_needs_at_once_is_promised() -> None:
             together("dp", 2_000)
             everyone_computes(loop, 0.05, kernels=1, place="update")
     its = found(loop.trace(), "exposed-communication")
-    assert its.cost_ns / 1e6 / loop.steps == pytest.approx(2, rel=0.1)
+    # As long as those take, and what ranks are apart at them; all would be 1.8 ms more.
+    assert 2 < its.cost_ns / 1e6 / loop.steps < 2.7
 
 
 def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:

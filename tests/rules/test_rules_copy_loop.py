@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +307,39 @@ def test_a_step_of_inference_needs_one_copy_each_way(update: bool, stalls: int) 
     assert [number(one, "copies with idle time beside them") for one in its] == [stalls] * bool(
         stalls
     )
+
+
+@pytest.mark.parametrize("update", [False, True])
+def test_what_a_host_does_between_result_and_next_input_is_no_copys(update: bool) -> None:
+    """Decoding: 0.8 ms of scheduling, three copies in, a kernel of 5 ms, one copy out."""
+    run = Tiny()
+    for step in range(6):
+        begin = 6_000 * step
+        run.step(0, step, begin, 6_000)
+        if update:
+            run.step(0, step, begin + 900, 10, label="Optimizer.step#SGD.step")
+        for start in (800, 810, 820):
+            its = {"size": 512, "launch_ns": at(begin + start - 6)}
+            run.copy(0, begin + start, 2, **TO_DEVICE, **its)
+        run.kernel(0, begin + 830, 5_000, launch_ns=at(begin + 824))
+        run.copy(0, begin + 5_831, 2, **TO_HOST, size=512, launch_ns=at(begin + 840))
+    assert bool(found(run.trace(), "copy-loop")) == update
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_copies_beside_collectives_of_objects_are_theirs(dtype: str) -> None:
+    """all_gather_object: a length there and back, then bytes, which each rank unpickles."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(6), range(2)):
+        begin = 700 * step
+        run.step(rank, step, begin, 700)
+        run.step(rank, step, begin + 10, 10, label="Optimizer.step#SGD.step")
+        for start, way, size in ((100, TO_DEVICE, 8), (160, TO_HOST, 8), (340, TO_HOST, 60_000)):
+            launched = {"launch_ns": at(begin + start - 6)}
+            run.copy(rank, begin + start, 2, **{**way, "size": size, **launched})
+        its = {"size": 16, "dtype": "int64", "launch_ns": at(begin + 104)}
+        run.collective(rank, "all_gather", begin + 110, 40, **its)
+        its = {"size": 120_000, "dtype": dtype, "launch_ns": at(begin + 204)}
+        run.collective(rank, "all_gather", begin + 210, 100, **its)
+    (finding,) = found(run.trace(), "copy-loop")
+    assert ("send tensors" in finding.advice) == (dtype == "uint8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from commtrace.rules import diagnose
 from commtrace.rules._rule import Rule
 from commtrace.rules.latency_bound import LatencyBound
 from commtrace.rules.redundant import Redundant
-from commtrace.synthetic import Tiny
+from commtrace.synthetic import BASE_NS, Tiny
 from tests.edited import edited
 
 RULES = (
@@ -252,6 +253,51 @@ def test_all_but_the_last_micro_batchs_reductions_are_needless() -> None:
 @pytest.mark.parametrize("confounder", ["update", "parallel", "ranges"])
 def test_what_is_no_accumulation(confounder: str) -> None:
     assert not found(training(**{confounder: True}), "redundant")
+
+
+def unmarked(
+    *, forward: int | None = None, size: int = 1 << 24, updates: int = 1, once: bool = False
+) -> Measures:
+    """Four micro-batches in each step of a module that marks none: backward has its own thread.
+
+    ``forward`` all_reduces so many bytes in each forward pass, too; ``once`` is one long backward
+    pass; ``updates`` is how many micro-batches are in each.
+    """
+    run = Tiny(2)
+    for step, rank in product(range(2), range(2)):
+        run.step(rank, step, step * 5000, 5000)
+        for micro in range(4):
+            start, called = step * 5000 + micro * 1000 + 100, step * 5000 + micro * 20
+            here, there = ({"launch_ns": BASE_NS + 1000 * (called + at)} for at in (2, 8))
+            run.kernel(rank, start, 298, thread=2 if once else 1, **here)
+            if forward:
+                run.collective(rank, "all_reduce", start + 100, 30, size=forward, **here)
+            run.collective(rank, "all_reduce", start + 300, 698, size=size, **there)
+            run.rows["kernels"][-1]["thread"] = 2
+            if updates and micro % updates == updates - 1:
+                run.step(rank, step, called + 10, 5, label="Optimizer.step#SGD.step")
+    return run.trace()
+
+
+def test_threads_tell_the_passes_of_modules_that_mark_none() -> None:
+    (finding,) = found(unmarked(updates=4), "redundant")
+    assert finding.summary.startswith("gradients are reduced after every micro-batch: 6 operations")
+    assert finding.cost_ns == pytest.approx(6 * 700_000, rel=0.02)
+    assert "no_sync" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        unmarked(updates=1),
+        unmarked(updates=0),
+        unmarked(updates=4, forward=1 << 24),  # tensor parallelism's
+        unmarked(updates=4, size=1 << 10),  # batch norm's
+        unmarked(updates=4, once=True),  # of layers
+    ],
+)
+def test_what_threads_do_not_tell_to_be_accumulation(run: Measures) -> None:
+    assert not found(run, "redundant")
 
 
 def two_models(first: tuple[int, ...], second: tuple[int, ...], *, update: bool = True) -> Measures:

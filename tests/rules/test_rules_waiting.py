@@ -132,6 +132,7 @@ def test_whoever_is_late_is_named(ranks: int, data: st.DataObject) -> None:
     trace = late_run([4000.0 if rank == late else 1000.0 for rank in range(ranks)])
     straggler, device = found(trace, "straggler", "device-late", "host-late")
     assert straggler.ranks == device.ranks == (late,)
+    assert device.summary == f"late on the device, {straggler.summary}"
     assert straggler.cost_ns == 12 * 3_000_000
     assert device.rule == "device-late"
 
@@ -395,7 +396,7 @@ def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
             run.kernel(0, ready - 1000, 980)
             run.collective(0, "send", ready - 10, 10, size=1 << 20, peer=1)
             run.collective(1, "recv", ready - 1000, 1000, size=1 << 20, peer=0)
-            run.kernel(1, ready, 990)
+            run.kernel(1, ready, 990, launch_ns=BASE_NS + 1000 * (ready - 995))  # waits for it
     (bubble,) = bubbles_of(run.trace(), min_step_share=0.01)
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
     assert waiting == pytest.approx(6 * 990e3 / 2)

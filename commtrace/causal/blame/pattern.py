@@ -103,8 +103,10 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     always = in_every(seen.whole, seen.more, least if far else noise, least, unlikely=unlikely)
     if not spikes and not always:
         spikes = _of_its_own(run, who, seen)
-    if spikes and not always and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
-        spikes = ()
+    if spikes and not always:
+        stalls_ns, usual_ns = np.split(np.sort(beyond)[::-1], [len(spikes)])
+        if _alike(stalls_ns, usual_ns, saved[list(spikes)]) or _in_turn(run, lag_ns, stalls_ns):
+            spikes = ()
     mostly = who.made != "sure" and float((seen.more > 0).mean()) >= _MOSTLY
     works = not always and not spikes and mostly and works_more(run, who.ranks)
     works = works and not _take_turns(run, who, does)
@@ -129,12 +131,16 @@ def _of_its_own(run: Measures, who: Suspects, seen: _Seen) -> tuple[int, ...]:
 def _where_done(saved: Int64, beyond: Float64) -> Int64:
     """What is saved by step, with what they do between two steps in that whose calls wait for it.
 
-    Such work lies across the end of a step, which it makes longer as well.
+    Such work lies across the end of a step, which it makes longer as well. What is behind the last
+    call is counted before the first one, and saved at the end.
     """
     done: Int64 = saved.copy()
+    behind_all = min(beyond[0] - saved[0], saved[-1] - beyond[-1])
+    if behind_all > 0:
+        done[[0, -1]] += np.rint([behind_all, -behind_all]).astype(np.int64)
     for step in range(saved.size - 1):
         here, behind = beyond[step : step + 2]
-        if here < _HALF * saved[step] and behind > saved[step + 1] + _HALF * saved[step]:
+        if here < _HALF * done[step] and behind > done[step + 1] + _HALF * done[step]:
             done[step : step + 2] = 0, done[step] + done[step + 1]
     return done
 
@@ -190,6 +196,12 @@ def _by_chance(seen: _Seen, ranks: int) -> float:
     """
     tested = [seen.whole, seen.saved, *([seen.more] if seen.more.size >= MANY_STEPS else [])]
     return min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
+
+
+def _alike(stalls_ns: Float64, usual_ns: Float64, saved_ns: Int64) -> bool:
+    """Whether they do as much in other steps, which saves nothing there: that stalls in none."""
+    usual = float(np.median(usual_ns)) if usual_ns.size else 0.0
+    return bool(stalls_ns.mean() - usual < _HALF * saved_ns.mean())
 
 
 def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:

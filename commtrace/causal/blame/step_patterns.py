@@ -57,7 +57,8 @@ def in_every(
     if not steps.size:
         return False
     enough = steps.size >= MANY_STEPS or float(np.median(steps)) > least_noise_ns
-    return unlikely and enough
+    of_one = steps.size > 1 and steps.max() >= _NEARLY_ALL * steps[steps > 0].sum()
+    return unlikely and enough and not of_one
 
 
 def in_few(

@@ -231,9 +231,8 @@ def changed_step_ns(run: Measures, lag_ns: Lags, edits: Iterable[Change]) -> Int
 def step_ends(run: Measures, lags: Iterable[Lags]) -> Int64:
     """When each step of the run ends with the lags of each edit: steps × edits.
 
-    A step ends with its last rank's; the last one with its last joint operation, since what is
-    behind that delays nobody. A run without steps ends ten times: with every tenth of its
-    operations.
+    A step ends with its last rank's, on CPUs the last one with its last joint operation. A run
+    without steps ends ten times: with every tenth of its operations.
     """
     measured = as_measured(run)
     return run_graph(run).step_ends.replayed(measured, map(partial(changes, measured), lags))

@@ -83,7 +83,8 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     works_on = (kind == JOIN) & _late_return(its)
     kept = ~(is_run & communicates[its.edge_from]) & ~works_on
     launched = _launched(run, rank, tables, time, its)
-    segment = _segments(made, rows, launched, its)
+    over_ns = _over_ns(run, rank, tables)
+    segment = _segments(made, rows, launched, its, over_ns)
     for each in distinct(kind[kept]).tolist():
         which = kept & (kind == each)
         made.edges(
@@ -93,9 +94,10 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             its.edge_lag_ns[which],
             segment[which] if each in OWN else None,
         )
-    _work_on(made, rank, rows, nodes, time, its, np.flatnonzero(works_on))
+    _work_on(made, rank, rows, nodes, time, its, np.flatnonzero(works_on), over_ns)
     _begin(run, made, tables, rank, rows, nodes, its)
     _end_steps(made, tables, nodes, its)
+    _end(made, tables, rank, rows, nodes, time, its, over_ns)
 
 
 def _late_return(its: DeviceGraph) -> Bool:
@@ -116,13 +118,14 @@ def _work_on(
     time: Int64,
     its: DeviceGraph,
     edges: Int64,
+    over_ns: int,
 ) -> None:
     """The host wakes as soon as usual, and what is left of the call is its own work."""
     source, target = its.edge_from[edges], its.edge_to[edges]
     wakes = np.full(edges.size, its.usual_ns["resume"])
     woken = made.nodes(time[source] + wakes, np.full(edges.size, rank))
     made.edges(JOIN, nodes[source], woken, wakes)
-    call = _calls_from(made, rows, time[target])
+    call = _calls_from(made, rows, time[target], over_ns)
     made.edges(HOST, woken, nodes[target], its.edge_lag_ns[edges] - wakes, call)
 
 
@@ -154,7 +157,7 @@ def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Rows], rows: In
     return found
 
 
-def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph) -> Int64:
+def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph, over_ns: int) -> Int64:
     """The call that each edge comes before, in the order in which the host launched all.
 
     Not in that of the device: what runs while another call waits is elsewhere on every rank.
@@ -162,16 +165,20 @@ def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph) -> 
     on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
     starts = its.node_kind == _START
     moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
-    return _calls_from(made, rows, moment)
+    return _calls_from(made, rows, moment, over_ns)
 
 
-def _calls_from(made: Builder, rows: Int64, moment: Int64) -> Int64:
-    """The first of some calls that was launched at each moment or later; -1 behind the last."""
+def _calls_from(made: Builder, rows: Int64, moment: Int64, over_ns: int) -> Int64:
+    """The first of some calls that was launched at each moment or later.
+
+    Behind the last it is the first of all, as in a circle: what is before that of any other step
+    is what the rank did behind its last call of the one before. -1 when its steps are over.
+    """
     calls = made.calls.taken(rows)
     order = np.lexsort((calls.start_ns, calls.launch_ns))
     following = np.searchsorted(calls.launch_ns[order], moment, side="left")
-    answer: Int64 = np.append(rows[order], -1)[following]
-    return answer
+    answer: Int64 = np.append(rows[order], rows[order[0]])[following]
+    return np.where((following == rows.size) & (moment > over_ns), -1, answer)
 
 
 def _launched(
@@ -199,9 +206,7 @@ def _begin(
     its: DeviceGraph,
 ) -> None:
     """What the host did from the beginning of the first step to its first launch."""
-    steps = tables["steps"]
-    own = (steps.coded("label").codes < 0) & (steps.ints("step") != NULL)
-    begins = steps.ints("start_ns")[own]
+    begins = _steps(tables).ints("start_ns")
     if not begins.size:
         return
     launches = np.flatnonzero((its.node_kind == _LAUNCH) & (its.node_time_ns >= begins.min()))
@@ -223,3 +228,40 @@ def _end_steps(made: Builder, tables: Mapping[str, Rows], nodes: Int64, its: Dev
         at = ends[its.node_table[ends] == number]
         known: Bool = step[its.node_row[at]] >= 0
         made.end_steps(nodes[at[known]], step[its.node_row[at]][known])
+
+
+def _end(
+    made: Builder,
+    tables: Mapping[str, Rows],
+    rank: int,
+    rows: Int64,
+    nodes: Int64,
+    time: Int64,
+    its: DeviceGraph,
+    over_ns: int,
+) -> None:
+    """What the host did from its last launch, or wait, to the end of the last step.
+
+    Where the trace shows none of its waits it may have waited meanwhile.
+    """
+    if not len(tables["blocking_calls"]):
+        return
+    on_host = np.isin(its.node_kind, [NODES.index(kind) for kind in ("launch", "call", "resume")])
+    last = np.flatnonzero(on_host & (time <= over_ns))[-1:]
+    end = made.nodes(np.full(last.size, over_ns), np.full(last.size, rank))
+    call = _calls_from(made, rows, np.full(last.size, over_ns), over_ns)
+    made.edges(HOST, nodes[last], end, over_ns - time[last], call)
+    made.end_steps(end, _steps(tables).ints("step").max(initial=0, keepdims=True)[: last.size])
+
+
+def _over_ns(run: Measures, rank: int, tables: Mapping[str, Rows]) -> int:
+    """When the host was done with its last step, on the run's clock; before all without steps."""
+    steps = _steps(tables)
+    end_ns = steps.ints("start_ns") + steps.ints("duration_ns")
+    return int(on_run(run, rank, end_ns).max(initial=NULL))
+
+
+def _steps(tables: Mapping[str, Rows]) -> Rows:
+    """A rank's numbered steps, no label's."""
+    steps = tables["steps"]
+    return steps.take(~steps.coded("label").known & (steps.ints("step") != NULL))

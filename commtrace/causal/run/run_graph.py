@@ -40,7 +40,7 @@ class RunGraph:
     all were there whom it needs, which calls of an operation may share, and when it was done.
     ``rank`` is each node's, -1 of a meeting. ``steps`` are numbers, ``ends`` has for each the
     nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
-    last rank, ``over_ns`` when the last was over: its end is that of its last joint operation.
+    last rank, ``over_ns`` when the last was over: on CPUs its end is its last joint operation's.
     ``own_bits`` has a bit for each edge: whether it is part of a segment; ``own_call`` the call
     whose segment each of these is part of, the next of its rank. ``explained`` is the share of
     starts on GPUs that follow what an edge says they waited for; 1 without GPUs.
@@ -259,12 +259,16 @@ def _of_kernels(mine: Calls, rows: Int64) -> tuple[Int64, Int64]:
 def _ends(
     made: Builder, graph: Graph, node: Int32, ended: Int32
 ) -> tuple[tuple[int, ...], tuple[Int32, ...], int]:
-    """The nodes that each step ends with; of the last one, or without steps, joint operations.
+    """The nodes that each step ends with, and when the last one was over.
 
-    And when the last one was over.
+    On CPUs the last one, and all without steps, end with joint operations. What GPUs and their
+    hosts do behind the last of these is in the way of a next step as it is of all before.
     """
     last, step = made.step_ends()
     nodes, numbers, mine = node[last], distinct(step), made.calls
+    if numbers.size and not mine.on_cpu.any():
+        ends = tuple(nodes[step == number] for number in numbers)
+        return tuple(numbers.tolist()), ends, int(graph.time_ns[ends[-1]].max())
     if numbers.size:
         within = mine.step <= numbers[-1]
         inside = ended if within.all() or (mine.step == NULL).all() else ended[within]

@@ -247,12 +247,28 @@ def _example(mine: Work, theirs: Work) -> tuple[str, str]:
         times = f"{often:.0f} times" if often >= _TWICE else "once"
         how = f"{_said(its, int(np.argmax(_sizes(its))))}, {times}"
         return how, f"{seldom:.0f}" if seldom else ""
-    if not only:
+    # In its place is that which has most sizes in common with it, as those of the weights.
+    usual = max(only, key=lambda what: (_in_common(its, what), only[what]), default=None)
+    if usual is None or not (unlike := _unlike(its, usual)):
         return _said(its, int(np.argmax(_sizes(its)))), ""
-    usual = max(only, key=lambda what: only[what])
-    sizes = zip(_sizes(its), _sizes(usual), strict=False)
-    at = int(np.argmax([ours / other if other else 0.0 for ours, other in sizes]))
+    at = max(unlike, key=lambda at: _sizes(its)[at] / (_sizes(usual)[at] or np.inf))
     return _said(its, at), _said(usual, at)
+
+
+def _in_common(mine: What, theirs: What) -> int:
+    """How many sizes of its inputs are the others', too."""
+    both = zip(decode(mine.shapes), decode(theirs.shapes), strict=False)
+    tensors = ((a, b) for a, b in both if isinstance(a, list) and isinstance(b, list))
+    return sum(one == other for a, b in tensors for one, other in zip(a, b, strict=False))
+
+
+def _unlike(mine: What, theirs: What) -> list[int]:
+    """The inputs whose shape or type is not the others'."""
+    return [
+        at
+        for at, _ in enumerate(zip(_sizes(mine), _sizes(theirs), strict=False))
+        if _said(mine, at) != _said(theirs, at)
+    ]
 
 
 def _said(what: What, at: int) -> str:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, Signed, narrow, rows_by
+from commtrace.arrays import Bool, Float64, Int32, Int64, Signed, narrow, rows_by
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.builder import COPY, DEVICES, FEED, HOSTS
-from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.busy import host_busy
 from commtrace.causal.work.on_core import OnCore, lags_on_cores, on_core
@@ -154,8 +153,7 @@ def _as_in_step(part: Usual, usual_ns: Float64) -> Float64:
     """The times, so much longer or shorter as what is usual of each rank's step is than it took."""
     calls = part.calls
     with np.errstate(divide="ignore", invalid="ignore"):  # no own work is nothing times any
-        ratio = _as_later(calls.taken(calls.first), usual_ns / part.in_step)[calls.in_step]
-        return np.asarray(part.time_ns * ratio)
+        return np.asarray(part.time_ns * (usual_ns / part.in_step)[calls.in_step])
 
 
 def _summed(run: Measures, lag_ns: Lags, share: Float64 | float = 1.0) -> Int64:
@@ -164,23 +162,6 @@ def _summed(run: Measures, lag_ns: Lags, share: Float64 | float = 1.0) -> Int64:
     cell, calls = 2 * its.own_call + its.own_column, its.calls.rank.size
     sums: Int64 = np.bincount(cell, lag_ns[its.own] * share, 2 * calls).astype(np.int64)
     return sums.reshape(-1, 2)
-
-
-def _as_later(first_calls: Calls, ratio: Float64) -> Float64:
-    """Ratios of each step and rank; on GPUs in the first step the median of the rank's later ones.
-
-    What a rank does behind its last call of a step is part of the next: of the first it lacks.
-    """
-    step, rank = first_calls.step, first_calls.rank
-    answer: Float64 = ratio.copy()
-    first = step == step[step != NULL].min(initial=np.iinfo(np.int64).max)
-    later = np.flatnonzero(~first & np.isfinite(ratio))
-    later = later[np.lexsort((ratio[later], rank[later]))]
-    ranks, begin, count = np.unique(rank[later], return_index=True, return_counts=True)
-    low, high = (ratio[later[begin + half]] for half in ((count - 1) // 2, count // 2))
-    rows = np.flatnonzero(first & ~first_calls.on_cpu & np.isin(rank, ranks))
-    answer[rows] = ((low + high) / 2)[np.searchsorted(ranks, rank[rows])]
-    return answer
 
 
 @measure

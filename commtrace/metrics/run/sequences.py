@@ -8,6 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, in_order
 from commtrace.comms import POINT_TO_POINT
+from commtrace.metrics.rank.phases import launching_threads
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded, Column, Rows, Table, joined
 from commtrace.trace_tables import COLLECTIVES
@@ -30,6 +31,7 @@ SEQUENCES = Table(
         Column("operation", "int64", "The operation's number: equal on all its ranks."),
         Column("communicator", "category", "The process group's identity across ranks."),
         Column("order", "Int64", "When it was called; when it began, if that is unknown.", "ns"),
+        Column("thread", "Int64", "The thread that launched its kernel; null if unknown."),
         Column("end_ns", "int64", "When it was done, on the rank's own clock.", "ns"),
         Column("sequence", "int64", "A number for each rank and communicator."),
         Column("edge", "bool", "Whether it is the first or last of its sequence."),
@@ -63,6 +65,7 @@ def sequences(run: Measures, *, barriers: bool = False) -> Rows:
             "root": np.where(agreed, own.ints("root"), NULL),
             "communicator": communicator.take(mine),
             "order": called[mine],
+            "thread": launching_threads(run).values(mine),
             "end_ns": own.ints("start_ns") + own.ints("duration_ns"),
             "sequence": np.cumsum(begins[:-1]) - 1,
             "edge": begins[:-1] | begins[1:],
