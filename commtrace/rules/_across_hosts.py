@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace as with_fields
 
 from commtrace.arrays import Bool
 from commtrace.causal.replay.graph import Lags, changed
@@ -25,7 +27,7 @@ from commtrace.units import rate
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["swapped"]
+__all__ = ["swapped", "transposed"]
 
 _FASTER = 2.0  # times: else it may be the groups' sizes and operations
 _LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
@@ -33,21 +35,22 @@ _MAY_SPAN = ("dp", "fsdp")  # whose results can come late
 
 
 class _AcrossHosts(Struct, frozen=True, eq=False):
-    """A dimension's operations, at so many GB/s, and those of data parallelism within hosts.
+    """A dimension's operations, at so many GB/s, and another's within hosts, which are faster.
 
-    These are faster, but their results can come later.
+    Each would move so many times as much over its links if it were where the other is.
     """
 
     near: Rows
     far: Rows
     near_gb_s: float
     far_gb_s: float
+    near_traffic: float = 1.0
+    far_traffic: float = 1.0
 
-    @property
-    def said(self) -> str:
-        """What was measured."""
+    def said(self, whose: str) -> str:
+        """What was measured, and whose groups are within hosts."""
         return (
-            f"at {rate(self.far_gb_s)} GB/s, while data parallelism's groups, each on one host, "
+            f"at {rate(self.far_gb_s)} GB/s, while {whose}, each on one host, "
             f"have {rate(self.near_gb_s)} GB/s"
         )
 
@@ -59,8 +62,8 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
             edges, call = run_graph(run).transfers
             operation = run_graph(run).calls.operation[call]
             factor = np.ones(edges.size)
-            factor[np.isin(operation, self.far.ints("operation"))] = 1 / times
-            factor[np.isin(operation, self.near.ints("operation"))] = times
+            factor[np.isin(operation, self.far.ints("operation"))] = self.far_traffic / times
+            factor[np.isin(operation, self.near.ints("operation"))] = self.near_traffic * times
             lag = np.rint(lag_ns[edges] * factor).astype(np.int64)
             return changed(lag_ns, (edges.astype(np.int32), lag))
 
@@ -70,29 +73,74 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
 def swapped(its: Finding, run: Measures, whose: str, min_step_share: float) -> Finding:
     """The finding, or that and what is saved if its groups were where those of others are."""
     found = _across_hosts(run, DIMENSION[whose])
+    advice = (
+        f"place each group of {whose} on one host, and let those of data parallelism span "
+        "hosts: its ranks follow one another then (the last dimension of init_device_mesh; "
+        "Megatron-LM's default order)"
+    )
+    others = "data parallelism's groups"
+    return its if found is None else _with(its, run, found, others, advice, min_step_share)
+
+
+def transposed(its: Finding, run: Measures, min_step_share: float) -> Finding | None:
+    """The finding with what is saved if hybrid sharding's mesh lay the other way round."""
+    found = _sharded_across_hosts(run)
     if found is None:
-        return its
+        return None
+    advice = (
+        "shard within hosts and replicate across them: init_device_mesh((hosts, GPUs of a host), "
+        "mesh_dim_names=('replicate', 'shard')), where a host can hold all shards"
+    )
+    better = _with(its, run, found, "the replicas' groups", advice, min_step_share)
+    return None if better is its else better
+
+
+def _with(
+    its: Finding,
+    run: Measures,
+    found: _AcrossHosts,
+    others: str,
+    advice: str,
+    min_step_share: float,
+) -> Finding:
     gain = found.if_swapped(run, its.weighs_ns, min_step_share)
     if not worth_reporting(gain.cost_ns, run, min_step_share):
         return its
     return replace(
         its,
-        summary=f"{its.summary}, {found.said}",
+        summary=f"{its.summary}, {found.said(others)}",
         cost_ns=gain.cost_ns,
         cost_on_top_ns=gain.on_top_ns,
         replayed_step_ns=gain.replayed_step_ns,
         evidence=(*its.evidence, *gain.evidence),
-        advice=(
-            f"place each group of {whose} on one host, and let those of data parallelism span "
-            "hosts: its ranks follow one another then (the last dimension of init_device_mesh; "
-            "Megatron-LM's default order)"
-        ),
+        advice=advice,
         confidence="medium",
     )
 
 
 def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
     """Whether a dimension's groups have slow links, and would find place where others' are."""
+    return _apart(run, dimension.__eq__, lambda name: name.startswith(_MAY_SPAN))
+
+
+def _sharded_across_hosts(run: Measures) -> _AcrossHosts | None:
+    """Whether what is sharded is gathered across hosts, and replicas are reduced within them.
+
+    Of s shards and r replicas a gather moves (s-1)/s of all bytes over a rank's link, an all_reduce
+    of a shard 2(r-1)/r of an s-th of these.
+    """
+    found = _apart(run, lambda name: "shard" in name, lambda name: "replicate" in name)
+    if found is None:
+        return None
+    shards, replicas = (float(np.median(its.ints("ranks"))) for its in (found.far, found.near))
+    more = (1 - 1 / replicas) / (1 - 1 / shards)
+    return with_fields(found, far_traffic=more, near_traffic=shards / replicas / more)
+
+
+def _apart(
+    run: Measures, is_far: Callable[[str], bool], is_near: Callable[[str], bool]
+) -> _AcrossHosts | None:
+    """Dimensions across hosts and within, if the former is far slower and would find place."""
     try:
         known = served(run)
     except CannotLook:
@@ -102,8 +150,7 @@ def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
     group = known.coded("communicator")
     of = dimensions_of(run, group)
     on_one = group.where(lambda name: host_count(run, name) == 1)
-    mine = of.being(dimension)
-    near = of.where(lambda name: name.startswith(_MAY_SPAN)) & on_one
+    mine, near = of.where(is_far), of.where(is_near) & on_one
     if not mine.any() or not near.any() or on_one[mine].any() or not _fits(run, known, mine, near):
         return None
     far_gb_s, near_gb_s = (

@@ -22,7 +22,7 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
-from commtrace.rules._across_hosts import swapped
+from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._missing_ranks import mostly_with_missing
@@ -72,7 +72,8 @@ class ExposedCommunication(Rule, frozen=True):
         times, and on CPUs what the ranks' processes leave idle of the cores. Where calls run
         asynchronously already, what is left comes after the last compute (buckets of other sizes,
         fewer bytes), or the host launches that compute too late (launch-gap). Where no core is idle
-        only less communication helps, or more cores.
+        only less communication helps, or more cores. Where a mesh's dimension of large traffic spans
+        hosts and one of little lies within them, the two should change places.
 
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
@@ -95,6 +96,9 @@ class ExposedCommunication(Rule, frozen=True):
             raise CannotLook("needs a device with both communication and compute")
         if (its := mostly_needed_at_once(run)) is not None:
             yield from self._at_once(found, run, *its)
+            return
+        if (turned := self._turned(found, run)) is not None:
+            yield turned
             return
         could = gain = float(np.median(found.gain_ns))
         on_top = None
@@ -126,6 +130,15 @@ class ExposedCommunication(Rule, frozen=True):
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
             its = self._unsaved(found, run, op, self.large_step_share, why, advice)
             yield swapped(its, run, whose, self.min_step_share)
+
+    def _turned(self, found: _Devices, run: Measures) -> Finding | None:
+        """What is exposed of a mesh that lies the wrong way round; None of another."""
+        op, _ = most_exposed(run)
+        if op is None or not worth_reporting(_exposed_ns(run), run, self.large_step_share):
+            return None
+        why = f"mostly {op} across hosts"
+        its = self._unsaved(found, run, op, self.large_step_share, why, "")
+        return transposed(its, run, self.min_step_share)
 
     def _on_callers_stream(self, found: _Devices, run: Measures) -> Iterator[Finding]:
         """What compute waits for by its stream's order alone: no replay knows another order."""

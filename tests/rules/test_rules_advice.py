@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -470,49 +469,3 @@ def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:
         run.collective(rank, "all_reduce", 1200 * i + 800, 400, **tensor, **at)
     its = found(run.trace(), "exposed-communication")
     assert "mostly tensor parallelism's all_reduce" in its.summary
-
-
-def across_hosts(within_us: float, tensor: Sequence[int], hosts: str) -> Measures:
-    """Tensor parallelism's two groups are across hosts, data parallelism's pairs within each.
-
-    ``tensor`` is the first of the two, the other has the ranks behind its.
-    """
-    run = Tiny(2 * len(tensor), hosts=tuple(hosts))
-    run.groups = {"tp0": tuple(tensor), "tp1": tuple(rank + 1 for rank in tensor)}
-    run.groups |= {f"dp{rank}": (rank, rank + 1) for rank in tensor}
-    for step in range(6):
-        for rank in range(2 * len(tensor)):
-            tp, dp = f"tp{rank % 2}", f"dp{rank - rank % 2}"
-            at = 6_000.0 * step
-            ahead = {"launch_ns": BASE_NS + round(1e3 * at) + 5_000}
-            run.step(rank, step, at, 6_000)
-            for _ in range(4):
-                run.kernel(rank, at + 10, 300, **ahead)
-                run.collective(
-                    rank, "all_reduce", at + 312, 900, size=40_000_000, group=tp, **ahead
-                )
-                at += 1_205
-                ahead = {"launch_ns": ahead["launch_ns"] + 1_000}
-            run.collective(
-                rank, "all_reduce", at + 12, within_us, size=40_000_000, group=dp, **ahead
-            )
-            run.blocking_call(rank, "cudaDeviceSynchronize", 6_000 * step + 20, 4_820 + within_us)
-    return run.trace()
-
-
-PLACED = "place each group of tensor parallelism on one host"
-
-
-@pytest.mark.parametrize(("within_us", "swap"), [(150, True), (900, False)])
-def test_groups_that_cannot_wait_are_placed_on_the_fast_links(within_us: float, swap: bool) -> None:
-    its = found(across_hosts(within_us, (0, 2), "aabb"), "exposed-communication")
-    assert (PLACED in its.advice) == swap
-    if swap:
-        assert its.cost_ns == pytest.approx(6 * (4 * 750_000 - 750_000), rel=0.05)
-
-
-@pytest.mark.parametrize(("hosts", "fits"), [("aaaabbbb", True), ("aabbccdd", False)])
-def test_groups_are_placed_on_hosts_that_have_as_many_ranks(hosts: str, fits: bool) -> None:
-    """However few ranks the groups have that are within hosts now."""
-    its = found(across_hosts(100, (0, 2, 4, 6), hosts), "exposed-communication")
-    assert (PLACED in its.advice) == fits
