@@ -72,7 +72,7 @@ class ExposedCommunication(Rule, frozen=True):
         times, and on CPUs what the ranks' processes leave idle of the cores. Where calls run
         asynchronously already, what is left comes after the last compute (buckets of other sizes,
         fewer bytes), or the host launches that compute too late (launch-gap). Where no core is idle
-        only less communication helps, or more cores. Where a mesh's dimension of large traffic spans
+        only less communication helps, or more cores. Where a mesh's dimension of much traffic spans
         hosts and one of little lies within them, the two should change places.
 
     Blind spots
