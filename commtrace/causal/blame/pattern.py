@@ -101,11 +101,11 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     )
     unlikely = p_value < CHANCE or (maybe and counted is not None and not by_turns)
     always = in_every(seen.whole, seen.more, least if far else noise, least, unlikely=unlikely)
-    if not spikes and not always:
+    if few_steps and not spikes and not always:
         spikes = _of_its_own(run, who, seen)
     if spikes and not always and _in_turn(run, lag_ns, np.sort(beyond)[-len(spikes) :]):
         spikes = ()
-    mostly = who.made != "sure" and float((seen.more > 0).mean()) >= _MOSTLY
+    mostly = who.made != "sure" and (seen.more > 0).sum() >= max(_MOSTLY * seen.more.size, 1)
     works = not always and not spikes and mostly and works_more(run, who.ranks)
     works = works and not _take_turns(run, who, does)
     idle = who.made == "sure" and does.cause not in (None, "compute")
