@@ -132,12 +132,18 @@ def culprits(run: Measures, min_share: float) -> Culprits:
 def _first(
     run: Measures, each: Iterable[Suspects], ranks: int, lag_ns: Lags, worth_ns: float
 ) -> tuple[Suspects, Culprit] | None:
-    """The first of the suspects that surely delay the run, by so much."""
+    """The first of the suspects that surely delay the run, by so much.
+
+    If none does, the first that pauses in every step though not every one waits.
+    """
+    paused = None
     for who in each:
         it = weighed(run, who, ranks, lag_ns)
         if it is not None and it.on_top_ns >= worth_ns and late_together(run, who, lag_ns):
-            return shared_by_stages(run, who, it, lag_ns)
-    return None
+            if who.made != "sure" or it.in_every or it.spikes:
+                return shared_by_stages(run, who, it, lag_ns)
+            paused = paused or (who, it)
+    return paused and shared_by_stages(run, *paused, lag_ns)
 
 
 def _is_excused(run: Measures, it: Culprit) -> bool:

@@ -101,13 +101,16 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     )
     unlikely = p_value < CHANCE or (maybe and counted is not None and not by_turns)
     always = in_every(seen.whole, seen.more, least if far else noise, least, unlikely=unlikely)
-    if not spikes and not always:
+    if few_steps and not spikes and not always:
         spikes = _of_its_own(run, who, seen)
-    if spikes and not always:
-        stalls_ns, usual_ns = np.split(np.sort(beyond)[::-1], [len(spikes)])
-        if _alike(stalls_ns, usual_ns, saved[list(spikes)]) or _in_turn(run, lag_ns, stalls_ns):
-            spikes = ()
-    mostly = who.made != "sure" and float((seen.more > 0).mean()) >= _MOSTLY
+    stalls_ns = np.sort(beyond)[beyond.size - len(spikes) :]
+    if (
+        spikes
+        and not always
+        and (_alike(beyond, saved, list(spikes)) or _in_turn(run, lag_ns, stalls_ns))
+    ):
+        spikes = ()
+    mostly = who.made != "sure" and (seen.more > 0).sum() >= max(_MOSTLY * seen.more.size, 1)
     works = not always and not spikes and mostly and works_more(run, who.ranks)
     works = works and not _take_turns(run, who, does)
     idle = who.made == "sure" and does.cause not in (None, "compute")
@@ -198,10 +201,13 @@ def _by_chance(seen: _Seen, ranks: int) -> float:
     return min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
 
 
-def _alike(stalls_ns: Float64, usual_ns: Float64, saved_ns: Int64) -> bool:
+def _alike(beyond: Float64, saved: Int64, spikes: list[int]) -> bool:
     """Whether they do as much in other steps, which saves nothing there: that stalls in none."""
-    usual = float(np.median(usual_ns)) if usual_ns.size else 0.0
-    return bool(stalls_ns.mean() - usual < _HALF * saved_ns.mean())
+    each = float(saved[spikes].mean())
+    most, others = np.split(np.argsort(-beyond, kind="stable"), [len(spikes)])
+    unsaved = beyond[others[saved[others] < _HALF * each]]
+    usual = float(np.median(unsaved)) if unsaved.size else 0.0
+    return bool(beyond[most].mean() - usual < _HALF * each)
 
 
 def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:
