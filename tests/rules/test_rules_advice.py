@@ -351,6 +351,19 @@ def test_pinned_copies_that_are_slow_on_one_rank_need_no_pinning() -> None:
     assert "from pinned memory" not in its.advice
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"), [("DtoH", "copy into pinned memory"), ("HtoD", "copy from pinned memory")]
+)
+def test_copies_to_the_host_are_not_to_be_prefetched(kind: str, told: str) -> None:
+    run = delayed(copy_us=3500)
+    ends = {"source": "cuda:0", "destination": "host"} if kind == "DtoH" else {}
+    for row in run.rows["copies"]:
+        row |= {"kind": kind, "memory": None, **ends}
+    advice = found(run.trace(), "straggler").advice
+    assert told in advice
+    assert ("prefetch" in advice) == (kind == "HtoD")
+
+
 def test_copies_of_a_checkpoint_are_part_of_saving_it() -> None:
     run = delayed(copy_us=3500)
     assert "copies" in found(run.trace(), "straggler").advice
