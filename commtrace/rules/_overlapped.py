@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIMENSION",
     "beside_compute",
+    "gathers_parameters",
     "mostly_needed_at_once",
     "needed_at_once",
     "on_callers_stream",
@@ -57,11 +58,14 @@ _AT_ONCE = {
 """Whose operations' results are needed at once, and what to do about these."""
 DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
 _IS_NEEDED = frozenset(DIMENSION.values()).__contains__
-_PREFETCH = (
-    "gather parameters earlier: prefetch those of the next layers (FSDP1: forward_prefetch=True; "
-    "FSDP2: set_modules_to_forward_prefetch; ZeRO-3: stage3_prefetch_bucket_size), or keep them "
-    "after forward where memory allows (reshard_after_forward=False)"
+_PREFETCH = "gather parameters earlier: prefetch those of the next layers"
+_WAYS = (
+    ("FSDP1", "forward_prefetch=True", "backward_prefetch=BACKWARD_PRE"),
+    ("FSDP2", "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch"),
 )
+_ZERO = "ZeRO-3: stage3_prefetch_bucket_size"
+_KEEP = ", or keep them after forward where memory allows (reshard_after_forward=False)"
+_LITTLE = 0.25  # of what is exposed
 _WRAP = (
     "wrap larger modules (fully_shard a block, not each of its layers): most of so small "
     "all_gathers is latency; "
@@ -137,15 +141,17 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         )
     if (held or not count) and (whose := _whose(run, op)) is not None:
         return _AT_ONCE[whose]
-    if op == "all_gather" and sharded(run) and rows.size >= _TWICE * _scatters(run):
-        return _WRAP + _PREFETCH if small(run, [op]) else _PREFETCH
-    if held or not count:
+    if gathers_parameters(run, op):
+        return (_WRAP if small(run, [op]) else "") + _prefetch(run, calls, rows)
+    of_backward = count > 0 and bool(calls.phase.being("backward").all())
+    # What backward's own thread calls when it is over holds up nothing that it could run beside.
+    if not count or (held and not (of_backward and starts_late(run, rows))):
         which = f"the {held} of {count} {op} that hold up their device"
         return (
             f"start {which if 0 < held < count else op} asynchronously and wait for it only "
             "where its result is used; the trace does not show whether compute needs it at once"
         )
-    if calls.phase.being("backward").all():
+    if of_backward:
         least = _in_half(run, rows) or small(run, [op])
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
         return f"{op} runs asynchronously{_left(run, rows)}: try {_options(run, op)}{fewer}"
@@ -153,6 +159,22 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
         "bytes; the trace does not show whether compute needs it at once"
     )
+
+
+def gathers_parameters(run: Measures, op: str) -> bool:
+    """Whether an operation gathers what ranks keep parts of, in forward and again in backward."""
+    gathers = int(run.rows("collectives").coded("op").being(op).sum())
+    return op == "all_gather" and sharded(run) and gathers >= _TWICE * _scatters(run)
+
+
+def _prefetch(run: Measures, calls: Called, rows: Int64) -> str:
+    """What to do about gathers of parameters, in the passes in which they are exposed."""
+    exposed = exposed_ns(run, rows)
+    share = float(exposed[calls.phase.being("backward")].sum() / max(int(exposed.sum()), 1))
+    backward = share > _LITTLE
+    meant = slice(0 if share < 1 - _LITTLE else 1, 2 if backward else 1)
+    ways = [f"{name}: {' and '.join(each[meant])}" for name, *each in _WAYS]
+    return f"{_PREFETCH} ({'; '.join((*ways, _ZERO))}){_KEEP if backward else ''}"
 
 
 def starts_late(run: Measures, rows: Int64) -> bool:

@@ -16,6 +16,10 @@ __all__ = ["PIN", "of_copies"]
 
 PIN = "prefetch, and copy from pinned memory"
 """What helps copies from pageable memory, and such of which that is not known."""
+_PIN_TO_HOST = (
+    "copy into pinned memory that is kept, with non_blocking=True, on a stream of its own, and let "
+    "the host go on meanwhile; or copy less, or less often"
+)
 _SLOWER = 1.25
 _BESIDE = "copy less, or while it computes, on a stream of its own"
 _SLOW_LINK = (
@@ -33,14 +37,14 @@ def of_copies(run: Measures, ranks: tuple[int, ...]) -> str:
         default=None,
     )
     if its is None or (its["kind"] in ("HtoD", "DtoH") and its["memory"] != "pinned"):
-        return PIN
+        return _PIN_TO_HOST if its is not None and its["kind"] == "DtoH" else PIN
     if its["memory"] != "pinned":
         return _BESIDE
     alike = (row for row in every if all(row[name] == its[name] for name in ("kind", "memory")))
     rates = [row["gb_s_busy"] for row in alike if row["rank"] not in ranks]
     known = [gb_s for gb_s in (its["gb_s_busy"], *rates) if gb_s is not None]
     if len(known) < 1 + len(rates) or not rates or np.median(rates) < _SLOWER * known[0]:
-        return f"prefetch, or {_BESIDE}"
+        return _BESIDE if its["kind"] == "DtoH" else f"prefetch, or {_BESIDE}"
     return (
         f"its {its['kind']} copies, pinned, make {rate(known[0])} GB/s, the others' "
         f"{rate(float(np.median(rates)))} GB/s: {_SLOW_LINK}"

@@ -9,11 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, sums
-from commtrace.causal.blame.culprits import culprits
-from commtrace.causal.edits.run_edits import as_measured, saved_by, without_waits
-from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.replayable import replayable
-from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving
 from commtrace.causal.work.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
 from commtrace.comms import POINT_TO_POINT
@@ -24,11 +20,11 @@ from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._between_hosts import far_slower_between_hosts
+from commtrace.rules._hidden import hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._missing_ranks import mostly_with_missing
 from commtrace.rules._overlapped import (
     mostly_needed_at_once,
-    needed_at_once,
     on_callers_stream,
     overlapped,
 )
@@ -69,11 +65,12 @@ class ExposedCommunication(Rule, frozen=True):
         Call with ``async_op=True`` and wait where the result is used; start the reduction of each
         bucket as its gradients are ready; prefetch the next layer's parameters. The potential
         saving is that of the run replayed without these waits, at most the smaller of the two
-        times, and on CPUs what the ranks' processes leave idle of the cores. Where calls run
-        asynchronously already, what is left comes after the last compute (buckets of other sizes,
-        fewer bytes), or the host launches that compute too late (launch-gap). Where no core is idle
-        only less communication helps, or more cores. Where a mesh's dimension of much traffic spans
-        hosts and one of little lies within them, the two should change places.
+        times, and where parameters are gathered with each gather right behind the last, and on CPUs
+        what the ranks' processes leave idle of the cores. Where calls run asynchronously already,
+        what is left comes after the last compute (buckets of other sizes, fewer bytes), or the host
+        launches that compute too late (launch-gap). Where no core is idle only less communication
+        helps, or more cores. Where a mesh's dimension of much traffic spans hosts and one of little
+        lies within them, the two should change places.
 
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
@@ -107,7 +104,7 @@ class ExposedCommunication(Rule, frozen=True):
             if why is not None:
                 gain = min(gain, _asleep_ns(run))
             if worth_reporting(gain, run, self.min_step_share):
-                gain, on_top = _replayed(run, gain, self.min_step_share)
+                gain, on_top = hidden_ns(run, gain, self.min_step_share)
                 if (idle := idle_cores_ns(run)) is not None:
                     gain, on_top = min(gain, idle), min(on_top or 0, idle)
             if why is not None:
@@ -260,22 +257,6 @@ def _run(compute_at: float) -> Measures:
     return run.trace()
 
 
-def _replayed(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
-    """What is saved if nobody waits before its step ends, at most the gain.
-
-    But for what the next operator needs. In all, and with late ranks already mended.
-    """
-    can_wait = ~needed_at_once(run)[run_graph(run).calls.row]
-
-    def hidden(lag_ns: Lags) -> float:
-        change = changes(lag_ns, without_waits(run, can_wait, lag_ns))
-        return max(min(float(saved_by(run, lag_ns, [change]).sum()), gain), 0.0)
-
-    measured, mended = as_measured(run), _mended(run, min_step_share)
-    alone = hidden(measured)
-    return alone, round(alone if mended is measured else hidden(mended))
-
-
 def _asleep_ns(run: Measures) -> float:
     """How long the median rank slept; 0 where no recording says it."""
     asleep = asleep_ns(run)
@@ -292,14 +273,6 @@ def _all_of(run: Measures, op: str | None) -> Int64:
     its, names = matched(run).operations, POINT_TO_POINT if op in POINT_TO_POINT else {op}
     numbers: Int64 = its.ints("operation")[its.coded("op").where(names.__contains__)]
     return numbers
-
-
-def _mended(run: Measures, min_step_share: float) -> Lags:
-    """The lags with late ranks mended; of one rank, which has nobody to be late for, all."""
-    try:
-        return culprits(run, min_step_share).lag_ns
-    except CannotLook:
-        return as_measured(run)
 
 
 def _exposed_ns(run: Measures) -> float:

@@ -84,6 +84,7 @@ def test_only_all_reduces_have_ddps_options(op: str, asked: bool) -> None:
     assert ("bucket_cap_mb" in exposed(op, **OF_GRADIENTS)) == asked
 
 
+@pytest.mark.parametrize("asynchronous", [1, None])
 @pytest.mark.parametrize(
     ("calls", "told"),
     [
@@ -92,9 +93,11 @@ def test_only_all_reduces_have_ddps_options(op: str, asked: bool) -> None:
     ],
 )
 def test_gradients_that_start_together_at_the_end_are_to_start_earlier(
-    calls: int, told: str
+    calls: int, told: str, asynchronous: int | None
 ) -> None:
-    assert told in late_gradients(calls, "exposed-communication")[0].advice
+    """Also where the trace does not say how they were called, and nothing runs beside them."""
+    late = late_gradients(calls, "exposed-communication", asynchronous=asynchronous)
+    assert told in late[0].advice
 
 
 def test_fewer_bytes_are_no_remedy_for_gradients_that_start_too_late() -> None:
@@ -119,7 +122,11 @@ def test_a_call_on_a_stream_of_its_own_holds_up_nothing_however_it_was_called() 
 
 
 def late_gradients(
-    calls: int, *rules: str, size: int = 1 << 20, forward: str = "forward"
+    calls: int,
+    *rules: str,
+    size: int = 1 << 20,
+    forward: str = "forward",
+    asynchronous: int | None = 1,
 ) -> list[Finding]:
     """In each step 1 ms of backward, then 0.9 ms of all_reduces in some calls, then an update."""
     run = Tiny(ranks=2)
@@ -131,7 +138,7 @@ def late_gradients(
         called = [BASE_NS + 1000 * (start + us) for us in range(5)]
         run.kernel(rank, start + 5, 995, name="gemm_bf16", launch_ns=called[0])
         for call in range(calls):
-            its: dict[str, Any] = {"size": size, "asynchronous": 1}
+            its: dict[str, Any] = {"size": size, "asynchronous": asynchronous}
             begin, took = start + 1000 + 900 / calls * call, 900 / calls
             run.collective(rank, "all_reduce", begin, took, launch_ns=called[1 + call], **its)
         run.kernel(rank, start + 1900, 1000, thread=2, launch_ns=called[4])
@@ -344,6 +351,19 @@ def test_pinned_copies_that_are_slow_on_one_rank_need_no_pinning() -> None:
     assert "from pinned memory" not in its.advice
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"), [("DtoH", "copy into pinned memory"), ("HtoD", "copy from pinned memory")]
+)
+def test_copies_to_the_host_are_not_to_be_prefetched(kind: str, told: str) -> None:
+    run = delayed(copy_us=3500)
+    ends = {"source": "cuda:0", "destination": "host"} if kind == "DtoH" else {}
+    for row in run.rows["copies"]:
+        row |= {"kind": kind, "memory": None, **ends}
+    advice = found(run.trace(), "straggler").advice
+    assert told in advice
+    assert ("prefetch" in advice) == (kind == "HtoD")
+
+
 def test_copies_of_a_checkpoint_are_part_of_saving_it() -> None:
     run = delayed(copy_us=3500)
     assert "copies" in found(run.trace(), "straggler").advice
@@ -469,3 +489,21 @@ def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:
         run.collective(rank, "all_reduce", 1200 * i + 800, 400, **tensor, **at)
     its = found(run.trace(), "exposed-communication")
     assert "mostly tensor parallelism's all_reduce" in its.summary
+
+
+def test_gathers_of_parameters_are_waited_for_however_early_they_are() -> None:
+    """Four units of 2 ms, each behind its gather of 1 ms: prefetched, the first is left exposed."""
+    run = Tiny(2)
+    for step, rank in product(range(6), range(2)):
+        start = step * 12_100
+        run.step(rank, step, start, 12_100)
+        host = {"launch_ns": BASE_NS + 1000 * (start + 5)}
+        for unit in range(4):
+            at = start + 10 + unit * 3_000
+            run.collective(rank, "all_gather", at, 998, size=1 << 26, **host)
+            run.kernel(rank, at + 1_000, 1_998, **host)
+        run.collective(rank, "reduce_scatter", start + 12_010, 50, size=1 << 20, **host)
+    its = found(run.trace(), "exposed-communication")
+    assert its.cost_ns == pytest.approx(6 * 3e6, rel=0.02)
+    assert "forward_prefetch=True;" in its.advice
+    assert "backward_prefetch" not in its.advice

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, in_order
+from commtrace.arrays import Bool, Int64, codes, in_order
 from commtrace.causal.replay.graph import DROPPED, Lags
 from commtrace.causal.run.builder import JOIN, QUEUE
 from commtrace.causal.run.run_graph import run_graph
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from commtrace.causal.run.calls import Calls
     from commtrace.measures import Measures
 
-__all__ = ["unqueued", "waiting_later"]
+__all__ = ["called_earlier", "unqueued", "waiting_later"]
 
 _LONG_NS = 1 << 42  # more than an hour: nothing is late for so long
 
@@ -31,6 +31,26 @@ def waiting_later(run: Measures, behind_ns: Int64, lag_ns: Lags) -> Int64:
     call = its.call_of[its.graph.source[joins]]
     moved = joins[(call >= 0) & (lag[joins] > DROPPED)]
     lag[moved] -= behind_ns[its.call_of[its.graph.source[moved]]]
+    return lag
+
+
+def called_earlier(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
+    """Each of these calls (a flag for each) starts when that before it in its step is done.
+
+    As it can if it needs nothing that is done meanwhile. What went before it in its queue goes
+    with it; it is called for no earlier.
+    """
+    its = run_graph(run)
+    lag: Int64 = lag_ns.astype(np.int64)
+    calls, graph = its.calls.taken(which), its.graph
+    order = np.flatnonzero(which)[in_order(calls.rank, calls.worker, calls.launch_ns)]
+    place = codes(its.calls.rank, its.calls.worker, its.calls.step)[order]
+    follows = np.flatnonzero(place[1:] == place[:-1])
+    since = np.full(graph.time_ns.size, _LONG_NS + int(its.end_ns[-1]))  # nothing is behind that
+    since[its.started[order[follows + 1]]] = graph.time_ns[its.ended[order[follows]]]
+    edges = np.flatnonzero(np.isin(graph.kind, (JOIN, QUEUE)))
+    meanwhile = graph.time_ns[graph.source[edges]] - since[graph.target[edges]]
+    lag[edges] -= np.maximum(meanwhile, 0)
     return lag
 
 

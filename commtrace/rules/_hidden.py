@@ -1,0 +1,52 @@
+"""What is saved if compute hides communication that is exposed: the run replayed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.edits.run_edits import as_measured, saved_by, without_waits
+from commtrace.causal.edits.wait_edits import called_earlier
+from commtrace.causal.replay.graph import Lags, changes
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.diagnosis import CannotLook
+from commtrace.metrics.rank.exposed_calls import most_exposed
+from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._overlapped import gathers_parameters, needed_at_once
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["hidden_ns"]
+
+
+def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
+    """What is saved if nobody waits before its step ends, at most the gain.
+
+    But for what the next operator needs. Parameters are waited for: if it is these that are exposed
+    what is saved is no more than if each were gathered right behind the last, where that saves
+    enough: else smaller units may. In all, and with late ranks already mended.
+    """
+    calls = run_graph(run).calls
+    can_wait, (most, _) = ~needed_at_once(run)[calls.row], most_exposed(run)
+
+    def hidden(lag_ns: Lags) -> float:
+        edits = [without_waits(run, can_wait, lag_ns)]
+        if most is not None and gathers_parameters(run, most):
+            gathers = can_wait & run.rows("collectives", calls.row).coded("op").being(most)
+            edits.append(called_earlier(run, gathers, lag_ns))
+        each = saved_by(run, lag_ns, [changes(lag_ns, edited) for edited in edits]).sum(axis=0)
+        some = [its for its in each.tolist() if worth_reporting(its, run, min_step_share)]
+        return max(min((*some, gain)), 0.0) if some else 0.0
+
+    measured, mended = as_measured(run), _mended(run, min_step_share)
+    alone = hidden(measured)
+    return alone, round(alone if mended is measured else hidden(mended))
+
+
+def _mended(run: Measures, min_step_share: float) -> Lags:
+    """The lags with late ranks mended; of one rank, which has nobody to be late for, all."""
+    try:
+        return culprits(run, min_step_share).lag_ns
+    except CannotLook:
+        return as_measured(run)
