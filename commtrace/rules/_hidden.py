@@ -35,9 +35,10 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
         if most is not None and gathers_parameters(run, most):
             gathers = can_wait & run.rows("collectives", calls.row).coded("op").being(most)
             edits.append(called_earlier(run, gathers, lag_ns))
-        each = saved_by(run, lag_ns, [changes(lag_ns, edited) for edited in edits]).sum(axis=0)
-        some = [its for its in each.tolist() if worth_reporting(its, run, min_step_share)]
-        return max(min((*some, gain)), 0.0) if some else 0.0
+        each = saved_by(run, lag_ns, [changes(lag_ns, edited) for edited in edits])
+        waiting, *earlier = each.sum(axis=0).tolist()
+        enough = [its for its in earlier if worth_reporting(its, run, min_step_share)]
+        return max(float(min(waiting, gain, *enough)), 0.0)
 
     measured, mended = as_measured(run), _mended(run, min_step_share)
     alone = hidden(measured)
