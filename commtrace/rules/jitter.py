@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from commtrace.arrays import Int64, distinct
+from commtrace.causal.blame.collected import collected_in_turn
 from commtrace.causal.blame.culprits import evened, stalls_in_turn
 from commtrace.causal.blame.search import least_noise_ns
 from commtrace.causal.chance import above_zero
@@ -54,7 +55,8 @@ class Jitter(Rule, frozen=True):
         (see straggler) was made typical. It fires where this saves at least ``min_step_share`` of
         the steps' time: beyond chance or noise in each step, or mostly in several steps that are
         far above the others. Less is asked where who is late works on larger inputs than the
-        others, as recorded shapes say.
+        others, as recorded shapes say. It fires, too, where the garbage that a recording shows ranks
+        collect in turn costs so much.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -77,13 +79,33 @@ class Jitter(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding."""
+        found = [*self._by_turns(run)]
+        sure = [its for its in found if its.confidence != "low"]
+        yield from sure or [*self._collecting(run)] or found
+
+    def _collecting(self, run: Measures) -> Iterator[Finding]:
+        """What is lost to garbage that is collected by turns, however else the work varies."""
+        steps = collected_in_turn(run, self.min_step_share)
+        p_value = above_zero(steps.astype(np.float64))
+        cost = int(steps.sum())
+        if p_value > _CHANCE_IF_COUNTED or not worth_reporting(cost, run, self.min_step_share):
+            return
+        when = _shorter(run, steps, ())
+        yield self._finding(
+            run,
+            Saving(cost, cost),
+            f"ranks take turns collecting garbage: {when} shorter without",
+            _evidence(run, steps, p_value, _CHANCE_IF_COUNTED, self.min_step_share),
+            ADVICE["garbage-collection"],
+            "medium",
+        )
+
+    def _by_turns(self, run: Measures) -> Iterator[Finding]:
         steps = evened(run, self.min_step_share)
         cost, p_value = int(steps.sum()), above_zero(steps.astype(np.float64))
         # Few steps that differ are no chance if each of them is worth it, beyond noise.
         least = max(2 * least_noise_ns(run), self.min_step_share * whole(run).time_ns / steps.size)
-        calls = run_graph(run).calls
-        waiting = np.flatnonzero(calls.last_ns > calls.start_ns)
-        if not waiting.size or not worth_reporting(cost, run, self.min_step_share):
+        if not _waiting(run).size or not worth_reporting(cost, run, self.min_step_share):
             return
         every = p_value <= _CHANCE or (steps.size > 1 and bool((steps > least).all()))
         stalls = () if every else stalls_in_turn(run, self.min_step_share)
@@ -92,33 +114,41 @@ class Jitter(Rule, frozen=True):
         if not (every or stalls or uneven):
             return
         doubt = None if uneven else taken_cores(run) or _same(run, cost) or _unknown_cores(run)
-        yield self.finding(
-            (calls.start_ns[waiting], calls.last_ns[waiting]),
-            summary=(
-                f"ranks take turns being late{_when(run, stalls)}: "
-                f"{_shorter(run, steps, stalls)} shorter "
-                "if all did each part of it in their mean time"
-                f"{f' (not sure: {doubt})' if doubt else ''}"
+        yield self._finding(
+            run,
+            Saving(cost, cost),
+            f"ranks take turns being late{_when(run, stalls)}: {_shorter(run, steps, stalls)} "
+            "shorter if all did each part of it in their mean time"
+            f"{f' (not sure: {doubt})' if doubt else ''}",
+            _evidence(
+                run, steps, p_value, _CHANCE_IF_COUNTED if uneven else _CHANCE, self.min_step_share
             ),
+            _of_uneven(uneven) if uneven else _advice(run, cost),
+            "low" if doubt else "medium",
+        )
+
+    def _finding(
+        self,
+        run: Measures,
+        saving: Saving,
+        summary: str,
+        evidence: tuple[Evidence, ...],
+        advice: str,
+        confidence: Literal["medium", "low"],
+    ) -> Finding:
+        calls = run_graph(run).calls
+        waiting = _waiting(run)
+        return self.finding(
+            (calls.start_ns[waiting], calls.last_ns[waiting]),
+            summary=summary,
             ranks=tuple(distinct(calls.rank).tolist()),
             streams=(),
-            saving=Saving(cost, cost),
+            saving=saving,
             operations=calls.operation[waiting],
-            evidence=(
-                Evidence(f"saved per {part_of_time(run)}, median", float(np.median(steps)), "ns"),
-                Evidence(
-                    f"chance that it is not in every {part_of_time(run)}",
-                    p_value,
-                    "probability",
-                    _CHANCE_IF_COUNTED if uneven else _CHANCE,
-                ),
-                Evidence(
-                    f"share {of_time(run)}", share_pct(cost, run), "%", 100 * self.min_step_share
-                ),
-            ),
+            evidence=evidence,
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
-            advice=_of_uneven(uneven) if uneven else _advice(run, cost),
-            confidence="low" if doubt else "medium",
+            advice=advice,
+            confidence=confidence,
         )
 
     @staticmethod
@@ -143,6 +173,23 @@ def _run(late_us: float) -> Measures:
                 rank, "all_reduce", step * 10_000 + arrival, 9900 - arrival, size=1 << 26
             )
     return run.trace()
+
+
+def _waiting(run: Measures) -> Int64:
+    calls = run_graph(run).calls
+    return np.flatnonzero(calls.last_ns > calls.start_ns)
+
+
+def _evidence(
+    run: Measures, steps: Int64, p_value: float, most: float, min_step_share: float
+) -> tuple[Evidence, ...]:
+    """``steps`` are shorter by so much, which may be by chance with that probability."""
+    part, share = part_of_time(run), share_pct(int(steps.sum()), run)
+    return (
+        Evidence(f"saved per {part}, median", float(np.median(steps)), "ns"),
+        Evidence(f"chance that it is not in every {part}", p_value, "probability", most),
+        Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share),
+    )
 
 
 def _when(run: Measures, stalls: tuple[int, ...]) -> str:
