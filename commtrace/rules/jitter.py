@@ -55,8 +55,8 @@ class Jitter(Rule, frozen=True):
         (see straggler) was made typical. It fires where this saves at least ``min_step_share`` of
         the steps' time: beyond chance or noise in each step, or mostly in several steps that are
         far above the others. Less is asked where who is late works on larger inputs than the
-        others, as recorded shapes say. It fires, too, where the garbage that a recording shows ranks
-        collect in turn costs so much.
+        others, as recorded shapes say. It fires, too, where garbage that ranks collect in turn, as
+        a recording shows, costs so much.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
