@@ -25,21 +25,28 @@ from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.cores import full_cores
+from commtrace.comms import members
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
-from commtrace.metrics.run.bandwidth import served, streams, typical_ns
+from commtrace.intervals import covered
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.bandwidth import on_gpus, served, streams, typical_ns
 from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._latency import Latency, Served, latency_of
 from commtrace.rules._rule import Rule
 from commtrace.rules._together import sent_together, sizes, time_taken
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 from commtrace.units import counted
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
+_CALL_NS = 100_000  # in which a host calls the next: beyond that it does other things
+_HARDLY = 0.25  # of the latency: kernels that need the result of the one before take longer
 
 
 class LatencyBound(Rule, frozen=True):
@@ -49,7 +56,8 @@ class LatencyBound(Rule, frozen=True):
         ``min_count`` operations or more of one kind, of at most ``max_bytes`` each, whose latency
         is more than ``min_latency_share`` of what their size takes in the median, in rows without
         a pause: on every rank the next begins within one latency, at most a millisecond, of the
-        last one's end, so that little was computed in between, and they could have been one.
+        last one's end, so that little was computed in between, and they could have been one. So
+        they could where GPUs are idle until the host calls the next, for up to 100 µs.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
         the fit is off by at most ``max_residual`` in the messages' mean. With NCCL else it is what
         a hundred collectives or more take alike, one twice as large as another; or what NCCL's own
@@ -116,7 +124,7 @@ class LatencyBound(Rule, frozen=True):
             (latency > self.min_latency_share * some.typical_ns)
             & (some.operations.ints("size_bytes") <= known.most_bytes)
         )
-        rows = _rows(small, known.next_ns)
+        rows = _rows(run, small, known.next_ns)
         row = _buckets(small, rows, self.bucket_bytes)
         if distinct(row).size == row.size:
             return
@@ -169,12 +177,37 @@ class LatencyBound(Rule, frozen=True):
         return _all_reduces(pause_us=200)
 
 
-def _rows(small: Served, next_ns: float) -> Int64:
-    """Numbers the rows of operations without a pause or another one in between."""
+def _rows(run: Measures, small: Served, next_ns: float) -> Int64:
+    """Numbers the rows of operations without a pause or another one in between.
+
+    None is a pause in which GPUs have next to nothing to run until their host calls the next.
+    """
     its = small.operations
-    pause = its.ints("last_arrival_ns")[1:] - its.ints("last_end_ns")[:-1]
-    begins = (np.diff(small.place) > 1) | (pause > min(next_ns, _PAUSE_NS))
+    begin_ns, end_ns = its.ints("last_arrival_ns")[1:], its.ints("last_end_ns")[:-1]
+    apart, pause_ns = np.diff(small.place) > 1, begin_ns - end_ns
+    begins = apart | (pause_ns > min(next_ns, _PAUSE_NS))
+    maybe = np.flatnonzero(begins & ~apart & (pause_ns <= _CALL_NS))
+    if maybe.size and on_gpus(its, run).all():
+        computed_ns = _computed_ns(run, its, end_ns[maybe], begin_ns[maybe])
+        begins[maybe] = computed_ns > _HARDLY * next_ns
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
+
+
+def _computed_ns(run: Measures, its: Rows, begin_ns: Int64, end_ns: Int64) -> Int64:
+    """In each of some times how long that of their group's GPUs computes that does so longest.
+
+    All of it where a rank's trace tells of no computing at all.
+    """
+    most_ns = np.zeros_like(begin_ns)
+    for rank in members(its.coded("communicator").at(0) or ""):
+        on_its = (work.compute for (of, _), work in device_work(run).items() if of == rank)
+        known = [when for when in on_its if when is not None and when[0].size]
+        for when in known:
+            on_run = intervals_on_run(run, rank, when)
+            most_ns = np.maximum(most_ns, covered(begin_ns, end_ns, on_run))
+        if not known:
+            return end_ns - begin_ns
+    return most_ns
 
 
 def _buckets(small: Served, row: Int64, bucket_bytes: int) -> Int64:
