@@ -220,8 +220,10 @@ def _in_first_step(run: Measures, its: Rows) -> Bool:
     """Which operations began in the first step that any is of, on all of their ranks."""
     step = run.rows("collectives").ints("step")
     known = step[step != NULL]
-    in_it = least(operation_of(run), step, len(its)) == (known.min() if known.size else NULL)
-    return in_it & (its.ints("present") == its.ints("expected"))
+    first = int(known.min()) if known.size else NULL
+    in_it = least(operation_of(run), step, len(its)) == first
+    found: Bool = in_it & (its.ints("present") == its.ints("expected"))
+    return found
 
 
 def _times(run: Measures, *, numbered: bool) -> Rows:

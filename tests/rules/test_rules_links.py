@@ -366,6 +366,20 @@ class TestLatencyBound:
         if fires:
             assert findings[0].cost_ns > 0.8 * 59 * (38e3 + 48e3)
 
+    def test_parameters_that_are_sharded_too_finely_are_one_finding(self) -> None:
+        run, now = Tiny(8), 0.0
+        for op in ("all_gather", "reduce_scatter"):
+            for _ in range(60):
+                for rank in range(8):
+                    run.collective(rank, op, now, 12, size=4096)
+                now += 14
+        (finding,) = found(run.trace(), "latency-bound")
+        assert "60 all_gathers of 4.1 kB each" in finding.summary
+        assert "60 reduce_scatters of 4.1 kB each" in finding.summary
+        moving_ns = 1.2e3  # of each: NCCL's constants are 10.8 µs
+        assert finding.cost_ns == pytest.approx(2 * 59 * (14e3 - moving_ns), rel=0.01)
+        assert "larger units" in finding.advice
+
     @pytest.mark.parametrize("on", ["gpu", "host"])
     def test_on_hosts_a_pause_is_work(self, on: str) -> None:
         backend = "nccl" if on == "gpu" else "gloo"
