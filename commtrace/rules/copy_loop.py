@@ -40,9 +40,9 @@ class CopyLoop(Rule, frozen=True):
         the copy is done. Idle time after a copy counts, and before one if the host launched
         nothing ahead since the last; each up to ``max_stall_us`` µs: at least half of
         ``min_step_share`` of the steps' time. All but one of the copies cost that share, with what
-        is idle until the host has regained its lead; in steps without an optimizer
-        all but the last to the host, and the last from it, since inference needs these, nor what
-        the host does between its result and its next input.
+        is idle until the host has regained its lead. In steps without an optimizer all but the last
+        to the host, and the last from it, cost it by themselves, since inference needs these; what
+        the host does between its result and its next input is not theirs.
 
     Why it costs time
         The bytes take next to no time. But ``.item()``, ``.cpu()``, ``print`` or
@@ -73,8 +73,8 @@ class CopyLoop(Rule, frozen=True):
             most = max(most, int(copies.sum()))
             if copies.sum() >= self.min_copies:
                 one = self._stalls(line, copies, run)
-                enough = one.count >= self.min_copies
-                if enough and worth_reporting(one.cost_ns, run, _BESIDE * self.min_step_share):
+                share = self.min_step_share * self._beside(line, run)
+                if one.count >= self.min_copies and worth_reporting(one.cost_ns, run, share):
                     worth.append(one)
         if most < self.min_copies:
             which = f"of less than {mb(self.max_bytes)} between the host and a GPU"
@@ -88,6 +88,14 @@ class CopyLoop(Rule, frozen=True):
             its = self._finding(worst, gain, run)
             summary = its.summary + too(ranks, worst.line.rank)
             yield replace(its, ranks=ranks, summary=summary)
+
+    @staticmethod
+    def _beside(line: Timeline, run: Measures) -> float:
+        """What part of the saving is next to copies: all where inference waits for results anyway.
+
+        Then its host loses its lead without the other copies, too.
+        """
+        return _BESIDE if _steps_without_update(line, run) is None else 1.0
 
     def _at_once(self, run: Measures, found: list[_Stalls]) -> Edit:
         """Only what is needed of a device's copies is left, and the host's wait and work for it."""

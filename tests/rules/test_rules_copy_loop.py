@@ -253,15 +253,24 @@ def reduced_and_read(reads: int) -> Measures:
     return run.trace()
 
 
-@pytest.mark.parametrize(("long_us", "fires"), [(1000, True), (2500, False)])
+@pytest.mark.parametrize(
+    ("long_us", "inference", "fires"),
+    [
+        (1000, False, True),
+        (2500, False, False),
+        (1000, True, False),  # which waits for each step's result anyway
+    ],
+)
 def test_a_host_that_regains_its_lead_slowly_has_the_copies_to_thank(
-    long_us: float, fires: bool
+    long_us: float, inference: bool, fires: bool
 ) -> None:
     """A long kernel, its result read, and short ones, each launched when the last was done."""
     run, now = Tiny(2), 0.0
-    for _ in range(20):
+    for number in range(20):
         read = now + long_us
         for rank in (0, 1):
+            if inference and number % 2 == 0:
+                run.step(rank, number // 2, now, 2 * (long_us + 210))
             run.kernel(rank, now + 5, long_us, launch_ns=at(now))
             run.copy(rank, read + 6, 2, size=4, launch_ns=at(now + 10), **TO_HOST)
             run.blocking_call(rank, "cudaStreamSynchronize", now + 12, long_us - 2)
