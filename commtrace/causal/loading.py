@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Loading", "loading", "loading_when", "without_loading"]
 
 
+_ALIKE = 1.5  # times: by so much the times scatter that workers need alike
+
+
 class Loading(Struct, frozen=True, eq=False):
     """What ranks load in each step (ranks × steps): what is typical of them, and ``all_ns``.
 
@@ -35,14 +38,14 @@ class Loading(Struct, frozen=True, eq=False):
 
 @measure
 def loading(run: Measures) -> Loading:
-    """What each rank loads in each step, at most what the (lower) median rank does.
+    """What each rank loads in each step, as far as the (lower) median rank loads alike.
 
-    What it loads longer than that delays the others, and is a straggler's.
-    CannotLook as ``run_graph``.
+    Of a rank that loads longer only what is typical counts: the rest delays the others, and is a
+    straggler's. CannotLook as ``run_graph``.
     """
     ranks, steps = run_graph(run).by_cell(own_parts(run)["loader"])
     typical = np.sort(steps, axis=0)[(ranks.size - 1) // 2]
-    return Loading(ranks, np.minimum(steps, typical), steps)
+    return Loading(ranks, np.where(steps <= _ALIKE * typical, steps, typical), steps)
 
 
 def loading_when(run: Measures, rank: int) -> Intervals:

@@ -8,6 +8,7 @@ import numpy as np
 
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.run.called_in import in_backward
+from commtrace.rules._less import sharded
 from commtrace.units import mb, ms, percent
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ _OF_AUTOGRAD = (
     "on gloo the gradient of torch.distributed.nn's all_gather and all_to_all is a scatter from "
     "each rank in turn: all_gather_tensor_autograd (torch.distributed._functional_collectives) "
     "has one reduce_scatter; what needs no gradient can be gathered without"
+)
+_LARGER_UNITS = (
+    "gather and reduce parameters in fewer, larger units: shard whole blocks, not each small "
+    "module (FSDP); leave small parameters whole (DeepSpeed's stage3_param_persistence_threshold) "
+    "and use larger buckets"
 )
 _DELAYED = 1.5  # times the latency: that explains no such saving
 
@@ -53,6 +59,8 @@ def sent_together(run: Measures, its: Rows) -> str:
             "construct ZeroRedundancyOptimizer with parameters_as_bucket_view=True: it sends "
             "buckets in place of parameters"
         )
+    if op in ("all_gather", "reduce_scatter") and sharded(run):
+        return _LARGER_UNITS
     behind = bool(np.isin(its.ints("operation"), in_backward(run)).any())
     if op == "scatter" and behind:
         return _OF_AUTOGRAD

@@ -6,8 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
-from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, grouped, least, most, nth
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Float64,
+    Int64,
+    codes,
+    first_rows,
+    grouped,
+    least,
+    most,
+    nth,
+)
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
@@ -25,6 +37,7 @@ if TYPE_CHECKING:
 
 _MOSTLY = 0.8  # of what is saved
 _PAIRS = 1 << 20  # more than any rank
+_FAR_SLOWER = 20.0  # times: nothing but setting a group up makes all its ranks wait so long
 _FIRST_SEQ = 1  # counters begin at 0 or at 1
 _TIMES = Table(
     "times",
@@ -49,7 +62,10 @@ class ColdStart(Rule, frozen=True):
         The operation that a group's own counter calls its first, at least ``slower`` times
         the median of ``others`` or more later ones of the same kind and size, slower than
         any of them, and by at least ``min_step_share`` of the steps. A time here is the
-        host's call on the rank where it was shortest, and the transfer behind it.
+        host's call on the rank where it was shortest, and the transfer behind it. Without
+        counters, or without later ones of its kind, the first that is recorded of a group, in the
+        first step and on all ranks, if it takes 20 times as long as these, or as larger operations
+        of the same ranks.
 
     Why it costs time
         In the first operation the ranks find each other, connect, allocate buffers and load
@@ -62,10 +78,11 @@ class ColdStart(Rule, frozen=True):
         instead of making new ones. The statistics of one run are better without the first.
 
     Blind spots
-        Without sequence numbers a window's first operation may be any, and the rule is skipped;
-        gloo numbers no sends and recvs. The time of new_group and init_process_group themselves is
-        not counted: they are no operations. The first step may compile or allocate as well: that
-        delays arrivals, which are not counted here, but also the host's call.
+        Without sequence numbers a window's first operation may be any: what is far slower than its
+        like is *low*. gloo numbers no sends and recvs. The time of new_group and
+        init_process_group themselves is not counted: they are no operations. The first step may
+        compile or allocate as well: that delays arrivals, which are not counted here, but also the
+        host's call.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -78,31 +95,39 @@ class ColdStart(Rule, frozen=True):
         """One finding per kind of operation."""
         if not len(called := run.rows("collectives")):
             return
-        if (called.ints("seq") == NULL).all():
+        numbered = bool((called.ints("seq") != NULL).any())
+        if not (times := _times(run, numbered=numbered)).flags("first").any() and numbered:
+            raise CannotLook("needs a group's first operation: all were before what is recorded")
+        found = []
+        for kind in map(times.take, _kinds(times)):
+            if its := self._cold(times, kind, numbered=numbered):
+                gain = self._gain(run, its)
+                if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                    found.append((len(its.later), (its, gain)))
+        if not found and not numbered:
             raise CannotLook(
                 "needs sequence numbers, which show a group's first operation: NCCL's Seq, or "
                 "TORCH_FR_BUFFER_SIZE for gloo"
             )
-        if not (times := _times(run)).flags("first").any():
-            raise CannotLook("needs a group's first operation: all were before what is recorded")
-        found = []
-        for kind in map(times.take, _kinds(times)):
-            time, is_first = kind.floats("time_ns"), kind.flags("first")
-            usual = max(float(np.median(time[~is_first])), 1.0) if not is_first.all() else 0.0
-            longest = time[~is_first].max(initial=0.0)
-            is_cold = is_first & (time > max(self.slower * usual, longest))
-            if not is_cold.any():
-                continue
-            cold, later = kind.take(is_cold), kind.take(~is_first)
-            gain = self._gain(run, cold, later, usual)
-            if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                found.append((len(later), (cold, later, usual, gain)))
         for one in enough(found, self.others, "later operation", "of the same kind"):
             yield self._finding(run, *one)
 
-    def _gain(self, run: Measures, cold: Rows, later: Rows, usual: float) -> Saving:
+    def _cold(self, times: Rows, kind: Rows, *, numbered: bool) -> _Cold | None:
+        """What is far slower than the later ones of its kind, or else than larger operations."""
+        first, later = (kind.take(which) for which in (kind.flags("first"), ~kind.flags("first")))
+        alike = len(later) >= self.others or len(larger := _larger(times, first)) < self.others
+        later = later if alike else larger
+        time, sure = later.floats("time_ns"), numbered and alike
+        usual = max(float(np.median(time)), 1.0) if len(later) else 0.0
+        times_slower = self.slower if sure else max(self.slower, _FAR_SLOWER)
+        least = max(times_slower * usual, time.max(initial=0))
+        cold = first.take(first.floats("time_ns") > least)
+        return _Cold(cold, later, usual, alike, sure) if len(cold) else None
+
+    def _gain(self, run: Measures, its: _Cold) -> Saving:
         """What is saved if the first took as long as usual."""
-        more = cold.floats("time_ns") - usual
+        cold, later = its.cold, its.later
+        more = cold.floats("time_ns") - its.usual_ns
         estimate = wall_ns(cold.ints("last_end_ns"), more)
         usually_ns = float(np.median(later.ints("transfer_ns"))) if len(later) else np.inf
         less = cold.ints("transfer_ns") - usually_ns
@@ -110,9 +135,8 @@ class ColdStart(Rule, frozen=True):
             return Saving(estimate, why="knows nothing of the host's call, which took most of it")
         return of_transfers(run, cold, less, estimate, self.min_step_share)
 
-    def _finding(
-        self, run: Measures, cold: Rows, later: Rows, usual: float, gain: Saving
-    ) -> Finding:
+    def _finding(self, run: Measures, its: _Cold, gain: Saving) -> Finding:
+        cold, later, usual = its.cold, its.later, its.usual_ns
         op = cold.coded("op").at(0) or "operation"
         time = float(np.median(cold.floats("time_ns")))
         what = "pair" if cold.flags("is_message").any() else "group"
@@ -122,8 +146,8 @@ class ColdStart(Rule, frozen=True):
         return self.finding(
             cold,
             summary=(
-                f"the first {op} of {groups} takes {ms(time)}, {time / usual:.3g}x the usual "
-                f"{ms(usual)}"
+                f"the first {op} of {groups} takes {ms(time)}, {time / usual:.3g}x the "
+                + (f"usual {ms(usual)}" if its.alike else f"{ms(usual)} of larger operations")
             ),
             saving=gain,
             evidence=(
@@ -138,7 +162,7 @@ class ColdStart(Rule, frozen=True):
             advice=(
                 "warm the group up before measuring, keep it, and leave the first out of averages"
             ),
-            confidence="medium" if len(cold) == 1 else "high",
+            confidence="low" if not its.sure else "medium" if len(cold) == 1 else "high",
         )
 
     @staticmethod
@@ -150,6 +174,20 @@ class ColdStart(Rule, frozen=True):
     def good() -> Measures:
         """The first takes a little longer than the others."""
         return _run(first_us=1_500)
+
+
+class _Cold(Struct, frozen=True, eq=False):
+    """First operations, and those that show how long they ought to take.
+
+    ``alike``: the later ones are of their kind, not larger. ``sure`` if counters say, too, that
+    they are the first.
+    """
+
+    cold: Rows
+    later: Rows
+    usual_ns: float
+    alike: bool
+    sure: bool
 
 
 def _run(first_us: float) -> Measures:
@@ -168,22 +206,48 @@ def _kinds(times: Rows) -> list[Int64]:
     return grouped(op, dtype, times.ints("size_bytes"), members.ordered())
 
 
-def _times(run: Measures) -> Rows:
-    """The operations in the order in which they began, and which are the first of their group."""
+def _larger(times: Rows, first: Rows) -> Rows:
+    """Later collectives of the same ranks with at least as many bytes as any of these."""
+    if not len(first) or first.flags("is_message").any():
+        return times.take(np.empty(0, np.int64))
+    members, least_bytes = first.coded("members").at(0) or "", int(first.ints("size_bytes").max())
+    later = times.coded("members").being(members) & ~times.flags("first")
+    large = (times.ints("size_bytes") >= max(least_bytes, 1)) & ~times.flags("is_message")
+    return times.take(later & large)
+
+
+def _in_first_step(run: Measures, its: Rows) -> Bool:
+    """Which operations began in the first step that any is of, on all of their ranks."""
+    step = run.rows("collectives").ints("step")
+    known = step[step != NULL]
+    first = int(known.min()) if known.size else NULL
+    in_it = least(operation_of(run), step, len(its)) == first
+    found: Bool = in_it & (its.ints("present") == its.ints("expected"))
+    return found
+
+
+def _times(run: Measures, *, numbered: bool) -> Rows:
+    """The operations in the order in which they began, and which are the first of their group.
+
+    Where they have no numbers, the first that are recorded, if that is in the first step.
+    """
     its, of, rows = matched(run).operations, operation_of(run), run.rows("collectives")
     count, start_ns = len(its), rows.ints("start_ns")
     starts, ranks = (least(of, values, count) for values in (start_ns, rows.ints("rank")))
     host = np.full(count, np.inf)
     np.minimum.at(host, of, _host_ns(run))
     counted = np.bincount(of[rows.ints("seq") != NULL], minlength=count)
+    may_be = np.ones(count, np.bool_) if numbered else _in_first_step(run, its)
     order = np.argsort(starts, kind="stable")
-    at = order[((counted == its.ints("present")) & its.coded("communicator").known)[order]]
+    known = counted == its.ints("present") if numbered else np.ones(count, np.bool_)
+    at = order[(known & its.coded("communicator").known)[order]]
     its, peer = its.take(at), _first_peer(of, rows.ints("peer"), count)[at]
     group, is_message = its.coded("communicator"), peer != NULL
     # Collectives count apart from point-to-point, where each pair is new once.
     counter = codes(group, is_message)
     first_seq = least(counter, its.ints("seq"), counter.max(initial=-1) + 1)
     pair = np.where(is_message, ranks[at] * _PAIRS + peer, -1)
+    first = may_be[at] & (first_seq[counter] <= _FIRST_SEQ) & (nth(codes(group, pair)) == 0)
     return _TIMES.rows(
         {
             **its.columns,
@@ -193,7 +257,7 @@ def _times(run: Measures) -> Rows:
             "is_message": is_message,
             "members": _members(group),
             "time_ns": host[at] + its.ints("transfer_ns"),
-            "first": (first_seq[counter] <= _FIRST_SEQ) & (nth(codes(group, pair)) == 0),
+            "first": first,
         }
     )
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SURE = 100  # copies
+_BESIDE = 0.5  # of what is saved: the rest is idle while the host regains its lead
 
 
 class CopyLoop(Rule, frozen=True):
@@ -37,10 +38,11 @@ class CopyLoop(Rule, frozen=True):
         At least ``min_copies`` copies from or to the host, of less than ``max_bytes`` each,
         next to which a device is idle because the host launches the next work only when
         the copy is done. Idle time after a copy counts, and before one if the host launched
-        nothing ahead since the last; each up to ``max_stall_us`` µs. What all but one of the
-        copies cost is at least ``min_step_share`` of the steps' time; in steps without an optimizer
-        all but the last to the host, and the last from it, since inference needs these, nor what
-        the host does between its result and its next input.
+        nothing ahead since the last; each up to ``max_stall_us`` µs: at least half of
+        ``min_step_share`` of the steps' time. All but one of the copies cost that share, with what
+        is idle until the host has regained its lead. In steps without an optimizer all but the last
+        to the host, and the last from it, cost it by themselves, since inference needs these; what
+        the host does between its result and its next input is not theirs.
 
     Why it costs time
         The bytes take next to no time. But ``.item()``, ``.cpu()``, ``print`` or
@@ -54,9 +56,8 @@ class CopyLoop(Rule, frozen=True):
         memory, or make the values there (``torch.full``, ``torch.arange``).
 
     Blind spots
-        That a copy blocks its host is inferred from when launches resume. What is idle
-        between other kernels, while the host regains its lead, is launch-gap's or host-sync's.
-        Copies between two places of one device do not block the host: launch-gap's, too.
+        That a copy blocks its host is inferred from when launches resume. Copies between two
+        places of one device do not block the host: launch-gap's, too.
     """
 
     min_copies: int = 10
@@ -72,8 +73,8 @@ class CopyLoop(Rule, frozen=True):
             most = max(most, int(copies.sum()))
             if copies.sum() >= self.min_copies:
                 one = self._stalls(line, copies, run)
-                enough = one.count >= self.min_copies
-                if enough and worth_reporting(one.cost_ns, run, self.min_step_share):
+                share = self.min_step_share * self._beside(line, run)
+                if one.count >= self.min_copies and worth_reporting(one.cost_ns, run, share):
                     worth.append(one)
         if most < self.min_copies:
             which = f"of less than {mb(self.max_bytes)} between the host and a GPU"
@@ -87,6 +88,14 @@ class CopyLoop(Rule, frozen=True):
             its = self._finding(worst, gain, run)
             summary = its.summary + too(ranks, worst.line.rank)
             yield replace(its, ranks=ranks, summary=summary)
+
+    @staticmethod
+    def _beside(line: Timeline, run: Measures) -> float:
+        """What part of the saving is next to copies: all where inference waits for results anyway.
+
+        Then its host loses its lead without the other copies, too.
+        """
+        return _BESIDE if _steps_without_update(line, run) is None else 1.0
 
     def _at_once(self, run: Measures, found: list[_Stalls]) -> Edit:
         """Only what is needed of a device's copies is left, and the host's wait and work for it."""

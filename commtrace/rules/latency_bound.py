@@ -6,40 +6,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from msgspec import Struct
 
-from commtrace.arrays import (
-    NULL,
-    Float64,
-    Int64,
-    codes,
-    distinct,
-    grouped,
-    least,
-    most,
-    nth,
-    sums,
-)
-from commtrace.causal.edits.run_edits import joined
+from commtrace.arrays import codes, grouped, nth
 from commtrace.causal.replay.graph import Lags
-from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.savings import Edit, saving
+from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import full_cores
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.rules._latency import Latency, Served, latency_of
+from commtrace.rules._latency import Served, latency_of
 from commtrace.rules._rule import Rule
-from commtrace.rules._together import sent_together, sizes, time_taken
+from commtrace.rules._small_rows import SmallRows, small_rows
+from commtrace.rules._together import sent_together
 from commtrace.synthetic import Tiny
-from commtrace.units import counted
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
+_SHARDING = ("all_gather", "reduce_scatter")  # of the same units: what is sharded too finely
 
 
 class LatencyBound(Rule, frozen=True):
@@ -49,7 +35,8 @@ class LatencyBound(Rule, frozen=True):
         ``min_count`` operations or more of one kind, of at most ``max_bytes`` each, whose latency
         is more than ``min_latency_share`` of what their size takes in the median, in rows without
         a pause: on every rank the next begins within one latency, at most a millisecond, of the
-        last one's end, so that little was computed in between, and they could have been one.
+        last one's end, so that little was computed in between, and they could have been one. So
+        they could where GPUs are idle until the host calls the next, for up to 100 µs.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
         the fit is off by at most ``max_residual`` in the messages' mean. With NCCL else it is what
         a hundred collectives or more take alike, one twice as large as another; or what NCCL's own
@@ -89,74 +76,72 @@ class LatencyBound(Rule, frozen=True):
     bucket_bytes: int = 25_000_000
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per operation, group and type."""
+        """One finding per operation, group and type; one of what shards a group's parameters."""
         several_ranks(run)
         known = served(run)
         known = known.take(known.flags("exact"))
         group, op, dtype = (known.coded(name) for name in ("communicator", "op", "dtype"))
         every = Served(known, nth(codes(group)), typical_ns(known))
-        looked = False
-        found: list[tuple[int, Finding]] = []
+        looked, found = False, dict[str, list[SmallRows]]()
         for some in map(every.take, grouped(group, op, dtype)):
             latency = latency_of(run, some, self.max_bytes, self.max_residual)
-            if latency is not None:
-                looked = True
-                found += self._among(some, latency, run)
-        yield from enough(found, self.min_count, "small operation", "in rows")
+            if latency is None:
+                continue
+            looked = True
+            its = small_rows(run, some, latency, self.min_latency_share, self.bucket_bytes)
+            if its is not None:
+                found.setdefault(_cause(its.joining), []).append(its)
+        findings = (self._finding(run, known, kinds) for kinds in found.values())
+        many = [its for its in findings if its is not None]
+        yield from enough(many, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
                 "needs a latency: sizes vary too little, or times too little with them, to fit "
                 "one; without a fit only NCCL's, and that of small operations, is known"
             )
 
-    def _among(self, some: Served, known: Latency, run: Measures) -> Iterator[tuple[int, Finding]]:
-        """A finding of the group, with how many operations it is about."""
-        latency = known.ns
-        small = some.take(
-            (latency > self.min_latency_share * some.typical_ns)
-            & (some.operations.ints("size_bytes") <= known.most_bytes)
-        )
-        rows = _rows(small, known.next_ns)
-        row = _buckets(small, rows, self.bucket_bytes)
-        if distinct(row).size == row.size:
-            return
-        of_row = _measured(small, row, known)
-        fewer = int((of_row.count - 1).sum())
-        saved = of_row.took_ns - latency - of_row.moving_ns
-        estimate = float(saved[of_row.count > 1].clip(min=0).sum())
-        in_rows = small.take(of_row.count[row] > 1)
+    def _finding(
+        self, run: Measures, known: Rows, kinds: list[SmallRows]
+    ) -> tuple[int, Finding] | None:
+        """A finding of what has one cause, with how many operations it is about."""
+        estimate = sum(its.estimate_ns for its in kinds)
         if not worth_reporting(estimate, run, self.min_step_share):
-            return
-        in_one = _joined(run, small, row, latency + of_row.moving_ns)
-        gain = saving(run, in_one, estimate, self.min_step_share)
+            return None
+
+        def edit(lag_ns: Lags) -> Lags:
+            for its in kinds:
+                lag_ns = its.in_one(lag_ns)
+            return lag_ns
+
+        gain = saving(run, edit, estimate, self.min_step_share)
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
-            return
-        share = min(latency / float(np.median(in_rows.typical_ns)), 1.0)
-        joining, op = in_rows.operations, str(in_rows.operations.coded("op").at(0))
-        mean_ns = float(of_row.took_ns[of_row.count > 1].sum()) / len(joining)
+            return None
+        most = max(kinds, key=lambda its: its.estimate_ns)
+        numbers = np.concatenate([its.joining.ints("operation") for its in kinds])
+        joining = known.take(np.isin(known.ints("operation"), numbers))
         full = full_cores(run)
         unsure = f" (not sure: {full}, for which each waits, too)" if full else ""
         finding = self.finding(
             joining,
-            summary=(
-                f"{counted(len(joining), op)} of {sizes(joining)} each follow one another, and "
-                f"{time_taken(share, latency, mean_ns, known.assumed)}: "
-                f"{_left(run, small, rows, len(joining) - fewer)} would do{unsure}"
-            ),
+            summary="; ".join(its.said for its in kinds) + unsure,
             streams=streams(joining, run),
             saving=gain,
             evidence=(
-                Evidence("share of latency", 100 * share, "%", 100 * self.min_latency_share),
-                Evidence(f"latency, {known.origin}", latency / 1e3, "µs"),
-                Evidence("of a row's time each has, mean", mean_ns / 1e3, "µs"),
-                Evidence("operations that could join another", fewer, "operations"),
-                *known.of_link,
+                Evidence("share of latency", 100 * most.share, "%", 100 * self.min_latency_share),
+                Evidence(f"latency, {most.latency.origin}", most.latency.ns / 1e3, "µs"),
+                Evidence("of a row's time each has, mean", most.mean_ns / 1e3, "µs"),
+                Evidence(
+                    "operations that could join another",
+                    sum(its.fewer for its in kinds),
+                    "operations",
+                ),
+                *most.latency.of_link,
             ),
             ruled_out=("order: nothing ran long enough in between to need the result",),
             advice=sent_together(run, joining),
             confidence="low" if full else "medium",
         )
-        yield len(joining), finding
+        return len(joining), finding
 
     @staticmethod
     def bad() -> Measures:
@@ -169,71 +154,10 @@ class LatencyBound(Rule, frozen=True):
         return _all_reduces(pause_us=200)
 
 
-def _rows(small: Served, next_ns: float) -> Int64:
-    """Numbers the rows of operations without a pause or another one in between."""
-    its = small.operations
-    pause = its.ints("last_arrival_ns")[1:] - its.ints("last_end_ns")[:-1]
-    begins = (np.diff(small.place) > 1) | (pause > min(next_ns, _PAUSE_NS))
-    return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
-
-
-def _buckets(small: Served, row: Int64, bucket_bytes: int) -> Int64:
-    """The rows, each cut where another bucket is full: that can go while the next is filled."""
-    size = small.operations.ints("size_bytes").clip(min=0)
-    before = np.cumsum(size) - size
-    full = (before - before[np.searchsorted(row, row)]) // bucket_bytes
-    return codes(row, full)
-
-
-def _left(run: Measures, small: Served, row: Int64, count: int) -> str:
-    """How many would do: fewer yet if pauses alone part rows of one step."""
-    number = matched(run).matches.ints("operation")
-    step = np.full(1 + number.max(), NULL)
-    step[number] = run.rows("collectives").ints("step")
-    own = step[small.operations.ints("operation")]
-    paused = (np.diff(row) > 0) & (np.diff(small.place) == 1) & (np.diff(own) == 0)
-    return f"at most {count}" if paused.any() else f"{count}"
-
-
-def _joined(run: Measures, small: Served, row: Int64, time_ns: Float64) -> Edit:
-    """Each row as its last operation, which takes the time that all need together."""
-    first = np.concatenate(([True], row[1:] != row[:-1]))
-    last = np.append(first[1:], True)
-    of = small.operations.ints("operation")
-
-    def edit(lag_ns: Lags) -> Lags:
-        operation = run_graph(run).calls.operation
-        times = np.zeros(1 + max(int(operation.max()), int(of.max())))
-        times[of] = np.where(first & last, 0.0, time_ns[row])
-        later, gone = (np.isin(operation, of[~flags]) for flags in (first, last))
-        return joined(run, later, gone, times[operation], lag_ns)
-
-    return edit
-
-
-class _OfRow(Struct, frozen=True, eq=False):
-    """Of each row: its operations, bytes, time once all were there, and that beyond latency."""
-
-    count: Int64
-    size_bytes: Int64
-    took_ns: Int64
-    moving_ns: Float64
-
-
-def _measured(small: Served, row: Int64, known: Latency) -> _OfRow:
-    its, count = small.operations, np.bincount(row)
-    moving = (small.typical_ns - known.ns).clip(min=0)
-    if known.link is not None:
-        size = its.ints("size_bytes") * its.floats("factor")
-        moving = np.fmin(moving, size / known.link.usual_gb_s)
-    start = least(row, its.ints("last_arrival_ns"), count.size)
-    end = most(row, its.ints("last_end_ns"), count.size)
-    return _OfRow(
-        count,
-        sums(row, its.ints("size_bytes"), count.size),
-        end - start,  # pauses in a row are what the host takes to call the next: one call has none
-        np.bincount(row, moving).astype(np.float64),
-    )
+def _cause(its: Rows) -> str:
+    """What operations of one kind have in common with others of the same cause."""
+    group, op, dtype = (its.coded(name).at(0) for name in ("communicator", "op", "dtype"))
+    return f"{group}" if op in _SHARDING else f"{group} {op} {dtype}"
 
 
 def _all_reduces(pause_us: float) -> Measures:

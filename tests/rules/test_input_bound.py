@@ -62,6 +62,12 @@ def test_what_one_loads_beyond_the_others_is_not_counted() -> None:
     assert found["input-bound"].cost_on_top_ns == pytest.approx(STEPS * 4e6, rel=0.02)
 
 
+def test_whose_loader_is_the_slowest_in_turn_does_not_matter() -> None:
+    run = _loading([[4000, 5000, 4000] * 2, [4000, 4000, 5000] * 2, [5000, 4000, 4000] * 2])
+    (found,) = diagnose(run, select=["input-bound"]).findings
+    assert found.cost_ns == pytest.approx(STEPS * 5e6, rel=0.02)
+
+
 def test_workers_that_start_anew_are_kept() -> None:
     loads = [100.0, 100, 20_000, 100, 100, 100]
     (found,) = diagnose(_loading([loads] * 2), select=["input-bound"]).findings

@@ -253,6 +253,38 @@ def reduced_and_read(reads: int) -> Measures:
     return run.trace()
 
 
+@pytest.mark.parametrize(
+    ("long_us", "inference", "fires"),
+    [
+        (1000, False, True),
+        (2500, False, False),
+        (1000, True, False),  # which waits for each step's result anyway
+    ],
+)
+def test_a_host_that_regains_its_lead_slowly_has_the_copies_to_thank(
+    long_us: float, inference: bool, fires: bool
+) -> None:
+    """A long kernel, its result read, and short ones, each launched when the last was done."""
+    run, now = Tiny(2), 0.0
+    for number in range(20):
+        read = now + long_us
+        for rank in (0, 1):
+            if inference and number % 2 == 0:
+                run.step(rank, number // 2, now, 2 * (long_us + 210))
+            run.kernel(rank, now + 5, long_us, launch_ns=at(now))
+            run.copy(rank, read + 6, 2, size=4, launch_ns=at(now + 10), **TO_HOST)
+            run.blocking_call(rank, "cudaStreamSynchronize", now + 12, long_us - 2)
+            for i in range(10):
+                launch = read + 45 + 15 * i
+                run.kernel(rank, launch + 5, 5, launch_ns=at(launch))
+            run.collective(rank, "all_reduce", read + 200, 10, size=4, launch_ns=at(read + 195))
+        now = read + 210
+    copies = found(run.trace(), "copy-loop")
+    assert bool(copies) == fires  # 42 µs of 1210 are idle beside each copy, 145 in all
+    if fires:
+        assert copies[0].cost_ns == pytest.approx(19 * 140e3, rel=0.1)
+
+
 def test_a_loop_behind_a_collective_is_not_the_collectives() -> None:
     (finding,) = found(reduced_and_read(50))
     assert finding.rule == "copy-loop"

@@ -345,6 +345,49 @@ class TestLatencyBound:
             assert "100 % of their time is latency (38 µs each)" in findings[0].summary
             assert findings[0].cost_ns == pytest.approx(59 * 46e3, rel=0.02)
 
+    @pytest.mark.parametrize(
+        ("pause_us", "computes_us", "fires"),
+        [
+            (50, 2, True),  # the host reads each result, then calls the next
+            (50, 20, False),  # that can have needed it
+            (150, 2, False),  # so long a host does other things
+        ],
+    )
+    def test_what_an_idle_gpu_waits_for_could_have_been_sent_before(
+        self, pause_us: float, computes_us: float, fires: bool
+    ) -> None:
+        run = all_reduces([38.0] * 60, sizes=4, ranks=8, pause_us=pause_us)
+        for rank in range(8):
+            for place in range(60):
+                at = (place + 1) * (38 + pause_us) - pause_us + 5
+                run.kernel(rank, at, computes_us)
+        findings = found(run.trace(), "latency-bound")
+        assert bool(findings) == fires
+        if fires:
+            assert findings[0].cost_ns > 0.8 * 59 * (38e3 + 48e3)
+
+    def test_parameters_that_are_sharded_too_finely_are_one_finding(self) -> None:
+        run, now = Tiny(8), 0.0
+        for op in ("all_gather", "reduce_scatter"):
+            for _ in range(60):
+                for rank in range(8):
+                    run.collective(rank, op, now, 12, size=4096)
+                now += 14
+        (finding,) = found(run.trace(), "latency-bound")
+        assert "60 all_gathers of 4.1 kB each" in finding.summary
+        assert "60 reduce_scatters of 4.1 kB each" in finding.summary
+        moving_ns = 1.2e3  # of each: NCCL's constants are 10.8 µs
+        assert finding.cost_ns == pytest.approx(2 * 59 * (14e3 - moving_ns), rel=0.01)
+        assert "larger units" in finding.advice
+
+    @pytest.mark.parametrize("on", ["gpu", "host"])
+    def test_on_hosts_a_pause_is_work(self, on: str) -> None:
+        backend = "nccl" if on == "gpu" else "gloo"
+        run = all_reduces([38.0] * 60, sizes=4, ranks=2, pause_us=50, backend=backend)
+        for rank in range(2):
+            run.kernel(rank, 0, 1)
+        assert bool(found(run.trace(), "latency-bound")) == (on == "gpu")
+
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:
         trace = all_reduces([300.0] * 60, sizes=200_000, backend="gloo").trace()
         assert "sizes vary too little" in (skipped(trace, "latency-bound") or "")

@@ -199,6 +199,44 @@ def test_the_windows_first_is_not_the_groups_first(seq: int | None) -> None:
     assert needs in skipped(trace, "cold-start")
 
 
+def test_without_numbers_only_what_is_far_slower_is_cold() -> None:
+    (finding,) = found(first_and_later(21_000, [1000] * 4, seq=None), "cold-start")
+    assert finding.confidence == "low"
+    assert finding.cost_ns == pytest.approx(20e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("step", "size", "lacks", "fires"),
+    [
+        (0, 4096, 2, True),
+        (1, 4096, 2, False),  # the group may have done others before
+        (0, 1 << 21, 2, False),  # more bytes than what is known to be fast
+        (0, 4096, 1, False),  # rank 1, which is not recorded, may have come late
+    ],
+)
+def test_a_groups_only_operation_is_held_against_larger_ones_of_its_ranks(
+    step: int, size: int, lacks: int, fires: bool
+) -> None:
+    """A broadcast of a group of its own takes 50 ms, all_reduces of 1 MB take one each."""
+    run = Tiny(2)
+    run.groups["own"] = (0, 1)
+    for rank in range(2):
+        for number in range(2):
+            begin = number * 60_000
+            run.step(rank, number, begin, 60_000)
+            if number == step and rank != lacks:
+                own = {"group": "own", "stream": 99, "size": size, "seq": None}
+                run.collective(rank, "broadcast", begin + 10, 50_000, **own)
+            for place in range(3):
+                at = begin + 51_000 + place * 2000
+                run.collective(rank, "all_reduce", at, 1000, size=1 << 20, seq=None)
+    findings = found(run.trace(), "cold-start")
+    assert [one.confidence for one in findings] == ["low"] * fires
+    if fires:
+        assert findings[0].summary.endswith("50x the 1 ms of larger operations")
+        assert findings[0].cost_ns == pytest.approx(49e6, rel=0.01)
+
+
 def test_a_long_first_call_on_the_host_is_cold_though_the_kernel_is_not() -> None:
     run = Tiny(2)
     for place in range(5):

@@ -1,0 +1,176 @@
+"""Small operations of one kind that follow one another, and the run with one in their place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import NULL, Float64, Int64, codes, least, most, sums
+from commtrace.causal.edits.run_edits import joined
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.savings import Edit
+from commtrace.comms import members
+from commtrace.intervals import covered
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.run.bandwidth import on_gpus
+from commtrace.metrics.run.run_clock import intervals_on_run
+from commtrace.metrics.run.waits import matched
+from commtrace.rules._latency import Latency, Served
+from commtrace.rules._together import sizes, time_taken
+from commtrace.table import Rows
+from commtrace.units import counted
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["SmallRows", "small_rows"]
+
+_PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
+_CALL_NS = 100_000  # in which a host calls the next: beyond that it does other things
+_HARDLY = 0.25  # of the latency: kernels that need the result of the one before take longer
+
+
+class SmallRows(Struct, frozen=True, eq=False):
+    """Operations of one kind in rows, ``fewer`` of which would do: those that could join another.
+
+    ``share`` is that of latency in their time, ``mean_ns`` what each has of a row's time. What one
+    in place of each row saves is the edit ``in_one``, and about ``estimate_ns``.
+    """
+
+    joining: Rows
+    fewer: int
+    latency: Latency
+    share: float
+    mean_ns: float
+    estimate_ns: float
+    in_one: Edit
+    said: str
+
+
+def small_rows(
+    run: Measures, some: Served, known: Latency, min_share: float, bucket_bytes: int
+) -> SmallRows | None:
+    """Of operations of one kind those whose time is that share latency; None if none could join."""
+    small = some.take(
+        (known.ns > min_share * some.typical_ns)
+        & (some.operations.ints("size_bytes") <= known.most_bytes)
+    )
+    rows = _rows(run, small, known.next_ns)
+    row = _buckets(small, rows, bucket_bytes)
+    of_row = _measured(small, row, known)
+    several = of_row.count > 1
+    if not several.any():
+        return None
+    fewer = int((of_row.count - 1).sum())
+    saved = of_row.took_ns - known.ns - of_row.moving_ns
+    in_rows = small.take(several[row])
+    joining, op = in_rows.operations, str(in_rows.operations.coded("op").at(0))
+    share = min(known.ns / float(np.median(in_rows.typical_ns)), 1.0)
+    mean_ns = float(of_row.took_ns[several].sum()) / len(joining)
+    return SmallRows(
+        joining,
+        fewer,
+        known,
+        share,
+        mean_ns,
+        float(saved[several].clip(min=0).sum()),
+        _joined(run, small, row, known.ns + of_row.moving_ns),
+        f"{counted(len(joining), op)} of {sizes(joining)} each follow one another, and "
+        f"{time_taken(share, known.ns, mean_ns, known.assumed)}: "
+        f"{_left(run, small, rows, len(joining) - fewer)} would do",
+    )
+
+
+def _rows(run: Measures, small: Served, next_ns: float) -> Int64:
+    """Numbers the rows of operations without a pause or another one in between.
+
+    None is a pause in which GPUs have next to nothing to run until their host calls the next.
+    """
+    its = small.operations
+    begin_ns, end_ns = its.ints("last_arrival_ns")[1:], its.ints("last_end_ns")[:-1]
+    apart, pause_ns = np.diff(small.place) > 1, begin_ns - end_ns
+    begins = apart | (pause_ns > min(next_ns, _PAUSE_NS))
+    maybe = np.flatnonzero(begins & ~apart & (pause_ns <= _CALL_NS))
+    if maybe.size and on_gpus(its, run).all():
+        computed_ns = _computed_ns(run, its, end_ns[maybe], begin_ns[maybe])
+        begins[maybe] = computed_ns > _HARDLY * next_ns
+    return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
+
+
+def _computed_ns(run: Measures, its: Rows, begin_ns: Int64, end_ns: Int64) -> Int64:
+    """In each of some times how long that of their group's GPUs computes that does so longest.
+
+    All of it where a rank's trace tells of no computing at all.
+    """
+    most_ns = np.zeros_like(begin_ns)
+    for rank in members(its.coded("communicator").at(0) or ""):
+        on_its = (work.compute for (of, _), work in device_work(run).items() if of == rank)
+        known = [when for when in on_its if when is not None and when[0].size]
+        for when in known:
+            on_run = intervals_on_run(run, rank, when)
+            most_ns = np.maximum(most_ns, covered(begin_ns, end_ns, on_run))
+        if not known:
+            return end_ns - begin_ns
+    return most_ns
+
+
+def _buckets(small: Served, row: Int64, bucket_bytes: int) -> Int64:
+    """The rows, each cut where another bucket is full: that can go while the next is filled."""
+    size = small.operations.ints("size_bytes").clip(min=0)
+    before = np.cumsum(size) - size
+    full = (before - before[np.searchsorted(row, row)]) // bucket_bytes
+    return codes(row, full)
+
+
+def _left(run: Measures, small: Served, row: Int64, count: int) -> str:
+    """How many would do: fewer yet if pauses alone part rows of one step."""
+    number = matched(run).matches.ints("operation")
+    step = np.full(1 + number.max(), NULL)
+    step[number] = run.rows("collectives").ints("step")
+    own = step[small.operations.ints("operation")]
+    paused = (np.diff(row) > 0) & (np.diff(small.place) == 1) & (np.diff(own) == 0)
+    return f"at most {count}" if paused.any() else f"{count}"
+
+
+def _joined(run: Measures, small: Served, row: Int64, time_ns: Float64) -> Edit:
+    """Each row as its last operation, which takes the time that all need together."""
+    first = np.concatenate(([True], row[1:] != row[:-1]))
+    last = np.append(first[1:], True)
+    of = small.operations.ints("operation")
+
+    def edit(lag_ns: Lags) -> Lags:
+        operation = run_graph(run).calls.operation
+        times = np.zeros(1 + max(int(operation.max()), int(of.max())))
+        times[of] = np.where(first & last, 0.0, time_ns[row])
+        later, gone = (np.isin(operation, of[~flags]) for flags in (first, last))
+        return joined(run, later, gone, times[operation], lag_ns)
+
+    return edit
+
+
+class _OfRow(Struct, frozen=True, eq=False):
+    """Of each row: its operations, bytes, time once all were there, and that beyond latency."""
+
+    count: Int64
+    size_bytes: Int64
+    took_ns: Int64
+    moving_ns: Float64
+
+
+def _measured(small: Served, row: Int64, known: Latency) -> _OfRow:
+    its, count = small.operations, np.bincount(row)
+    moving = (small.typical_ns - known.ns).clip(min=0)
+    if known.link is not None:
+        size = its.ints("size_bytes") * its.floats("factor")
+        moving = np.fmin(moving, size / known.link.usual_gb_s)
+    start = least(row, its.ints("last_arrival_ns"), count.size)
+    end = most(row, its.ints("last_end_ns"), count.size)
+    return _OfRow(
+        count,
+        sums(row, its.ints("size_bytes"), count.size),
+        end - start,  # pauses in a row are what the host takes to call the next: one call has none
+        np.bincount(row, moving).astype(np.float64),
+    )
