@@ -30,6 +30,7 @@ from commtrace.metrics.run.whole import (
     worth_reporting,
 )
 from commtrace.rules._advice import ADVICE, beside, named
+from commtrace.rules._culprit import HOST, OF_HOST
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -119,6 +120,7 @@ class Jitter(Rule, frozen=True):
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
             advice=_of_uneven(uneven) if uneven else _advice(run, cost),
             confidence="low" if doubt else "medium",
+            explains=(*self.explains, *OF_HOST) if _cause(run) in HOST else None,
         )
 
     @staticmethod
