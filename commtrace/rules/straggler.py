@@ -55,6 +55,8 @@ class Straggler(Rule, frozen=True):
     explains: ClassVar[tuple[str, ...]] = (
         "host-late",
         "device-late",
+        "late-sender",
+        "late-receiver",
         "exposed-communication",
         "pipeline-bubble",
     )

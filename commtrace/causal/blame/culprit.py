@@ -22,7 +22,7 @@ from commtrace.diagnosis import Cause
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Culprit", "as_awaited", "awaited_in"]
+__all__ = ["Culprit", "as_awaited", "awaited_in", "does_more"]
 
 _EACH = 0.25  # of what the culprit saves
 _OF_ALL, _ROOT = AWAITED.index("collective"), AWAITED.index("root")
@@ -84,6 +84,14 @@ def awaited_in(run: Measures, culprit: Culprit) -> str:
     before = calls.operation[calls.place == calls.place[culprit.call]]
     there = np.isin(calls.operation[waits.call], before)
     return AWAITED[_OF_ALL] if (waits.kind[there] == _OF_ALL).any() else waits.mostly
+
+
+def does_more(run: Measures, culprit: Culprit) -> bool:
+    """Whether it is late to sends and recvs since it computes more, rather than as one of these."""
+    calls = run_graph(run).calls
+    its = np.isin(calls.rank, culprit.ranks) & calls.is_p2p
+    sends = calls.is_send[its]
+    return culprit.cause in ("compute", "copy") and bool(sends.any() and not sends.all())
 
 
 def as_awaited(
