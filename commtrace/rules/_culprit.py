@@ -131,7 +131,7 @@ def _finding(
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
         advice=advice(culprit, run),
-        confidence=_LESS[sure] if compared or culprit.shared else sure,
+        confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
         explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
         # What is saved where work is shared is less than what others wait for it.
@@ -173,7 +173,8 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence(f"saved per {part} if typical, median", typical, "ns", 2 * culprit.noise_ns)
     if culprit.shared:
         shared = float(np.median(culprit.steps_ns))
-        yield Evidence(f"saved per {part} if all stages do as much, median", shared, "ns")
+        of = "ranks" if culprit.graded else "stages"
+        yield Evidence(f"saved per {part} if all {of} do as much, median", shared, "ns")
     yield Evidence(
         f"chance that it is not in every {part}, corrected", culprit.p_value, "probability", chance
     )
@@ -205,7 +206,7 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
 
 def _does(cause: Cause, culprit: Culprit, run: Measures) -> str:
     if culprit.shared and cause == culprit.cause:
-        return "computing more than the other stages"
+        return f"computing more than the other {'ranks' if culprit.graded else 'stages'}"
     if cause == "host" and isinstance(culprit.more, OwnOperators):
         return "in Python between operators that the others do not run"
     if cause == "host" and not run_graph(run).calls.on_cpu.any():

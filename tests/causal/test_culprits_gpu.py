@@ -70,6 +70,41 @@ def test_who_is_last_in_some_steps_by_chance_is_no_culprit(seed: int) -> None:
     assert evened(it.trace, 0.05).sum() == pytest.approx(1e3 * it.truths[0].gain_us, rel=0.05)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("hosts_wait", [False, True])
+def test_ranks_of_which_each_has_more_to_do_than_the_next_are_one_culprit(hosts_wait: bool) -> None:
+    """Of 1 to 8 ms; without one the next is awaited, and in the mean it is 4.5 ms.
+
+    Hosts that launch late for as long share no work: each of these is told by itself.
+    """
+    run = Tiny(ranks=8)
+    for step in range(6):
+        begun = 10_000 * step
+        for rank in range(8):
+            more = 1_000 * (rank + 1)
+            run.step(rank, step, begun, 10_000)
+            launch = begun + more if hosts_wait else begun + 10
+            run.kernel(rank, launch, 10 if hosts_wait else more)
+            run.collective(
+                rank,
+                "all_reduce",
+                begun + 20 + more,
+                9_000 - more,
+                size=1 << 26,
+                launch_ns=at(launch + 5),
+            )
+    named = culprits(run.trace(), 0.05).found
+    if hosts_wait:
+        assert [its.ranks for its in named] == [(7,), (6,), (5,), (4,)]
+        return
+    (its,) = named
+    assert (its.ranks, its.cause, its.graded) == ((4, 5, 6, 7), "compute", True)
+    assert its.saved_ns / 1e6 == pytest.approx(6 * (8 - 4.5), rel=0.05)
+    (first, *_) = diagnose(run.trace()).findings
+    assert (first.rule, first.cost_ns) == ("straggler", its.saved_ns)
+    assert "computing more than the other ranks" in first.summary
+    assert "zig-zag" in first.advice
+
+
 def test_delays_in_different_places_are_named_one_by_one() -> None:
     """One alone saves a third of the other, so that neither is the only one; they add up."""
     run = Tiny(ranks=4)

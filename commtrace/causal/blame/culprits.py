@@ -12,6 +12,7 @@ from msgspec import Struct
 from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.causes import as_cores_are_shared
 from commtrace.causal.blame.culprit import Culprit, as_awaited
+from commtrace.causal.blame.graded import together_if_graded
 from commtrace.causal.blame.search import Suspects, least_noise_ns
 from commtrace.causal.blame.shared import shared_by_stages
 from commtrace.causal.blame.step_patterns import in_few
@@ -126,7 +127,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         lag = edited
     on_cores = _Edited.of(lags_on_cores(run), lag)
     without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
-    return Culprits(tuple(found), tuple(excused), without, on_cores)
+    return Culprits(tuple(together_if_graded(run, found)), tuple(excused), without, on_cores)
 
 
 def _first(
