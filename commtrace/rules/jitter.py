@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import Int64, distinct
-from commtrace.causal.blame.culprits import evened, stalls_in_turn
+from commtrace.causal.blame.culprits import evened, stalls_in_turn, unpaused
 from commtrace.causal.blame.search import least_noise_ns
 from commtrace.causal.chance import above_zero
 from commtrace.causal.run.run_graph import run_graph
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _CHANCE = 0.01
 _CHANCE_IF_COUNTED = 0.15  # of what larger inputs explain
+_MEAN = "all did each part of it in their mean time"
 _OF_HOSTS = (
     "hosts launch late in turn: look at what they do then, as collecting garbage (gc.freeze(), "
     "gc.disable(), then gc.collect() on all ranks in the same steps), loading data or logging"
@@ -55,7 +56,8 @@ class Jitter(Rule, frozen=True):
         (see straggler) was made typical. It fires where this saves at least ``min_step_share`` of
         the steps' time: beyond chance or noise in each step, or mostly in several steps that are
         far above the others. Less is asked where who is late works on larger inputs than the
-        others, as recorded shapes say.
+        others, as recorded shapes say. Pauses of GPUs' hosts need not be: the potential saving is
+        then that of work that is typical of the others, not of their mean.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -92,13 +94,17 @@ class Jitter(Rule, frozen=True):
         uneven = uneven_inputs(run) if maybe else None
         if not (every or stalls or uneven):
             return
+        pauses = _cause(run) in HOST and not calls.on_cpu.any()
+        if pauses:
+            steps = max(steps, unpaused(run, self.min_step_share), key=np.sum)
+            cost = int(steps.sum())
         doubt = None if uneven else taken_cores(run) or _same(run, cost) or _unknown_cores(run)
         yield self.finding(
             (calls.start_ns[waiting], calls.last_ns[waiting]),
             summary=(
                 f"ranks take turns being late{_when(run, stalls)}: "
-                f"{_shorter(run, steps, stalls)} shorter "
-                "if all did each part of it in their mean time"
+                f"{_shorter(run, steps, stalls)} shorter if "
+                f"{'none of them paused' if pauses else _MEAN}"
                 f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
             ranks=tuple(distinct(calls.rank).tolist()),
@@ -120,7 +126,7 @@ class Jitter(Rule, frozen=True):
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
             advice=_of_uneven(uneven) if uneven else _advice(run, cost),
             confidence="low" if doubt else "medium",
-            explains=(*self.explains, *OF_HOST) if _cause(run) in HOST else None,
+            explains=(*self.explains, *OF_HOST) if pauses else None,
         )
 
     @staticmethod

@@ -105,6 +105,32 @@ def test_ranks_of_which_each_has_more_to_do_than_the_next_are_one_culprit(hosts_
     assert "zig-zag" in first.advice
 
 
+@pytest.mark.parametrize(("computes", "each_ms"), [(False, 4), (True, 3)])
+def test_pauses_in_turn_vanish_and_work_in_turn_is_shared(computes: bool, each_ms: float) -> None:
+    """Of four ranks another takes 4 ms longer in each step: its host, or its GPU for more work."""
+    run = Tiny(ranks=4)
+    for step in range(8):
+        begun = 10_000 * step
+        for rank in range(4):
+            late = 4_000 * (rank == step % 4)
+            run.step(rank, step, begun, 10_000)
+            launch, takes = (begun, 1_000 + late) if computes else (begun + late, 1_000)
+            run.kernel(rank, launch + 10, takes, launch_ns=at(launch))
+            arrival = begun + late + 1_020
+            run.collective(
+                rank,
+                "all_reduce",
+                arrival,
+                begun + 9_000 - arrival,
+                size=1 << 26,
+                launch_ns=at(launch + 5),
+            )
+    (its,) = diagnose(run.trace(), select=["jitter"]).findings
+    assert its.cost_ns / 1e6 == pytest.approx(8 * each_ms, rel=0.05)
+    assert ("if none of them paused" in its.summary) is not computes
+    assert ("launch-gap" in (its.explains or ())) is not computes
+
+
 def test_delays_in_different_places_are_named_one_by_one() -> None:
     """One alone saves a third of the other, so that neither is the only one; they add up."""
     run = Tiny(ranks=4)
