@@ -108,6 +108,11 @@ _FOR_VOCABULARY = (
 )
 _FEWER_LAYERS = ": give it fewer layers, so that all stages take as long"
 _SUPPOSED = "the saving is that of even stages; work that is needless, if left out, saves"
+_GRADED = (
+    "each has more to do than the next: split the work evenly (in causal attention that is split "
+    "by sequence give each rank a part of its front and one of its end, zig-zag or striped); the "
+    "saving is that of even work; where they take longer for the same, look at clock rates"
+)
 _DISPATCH_MODE = "PythonDispatchMode"  # what torch calls its time in a trace
 _DISPATCHES = (
     "use it, as FlopCounterMode, in one step only and keep what it finds, or not while training"
@@ -120,6 +125,8 @@ def advice(culprit: Culprit, run: Measures) -> str:
 
 
 def _advice(culprit: Culprit, run: Measures) -> str:
+    if culprit.graded:
+        return _GRADED
     if culprit.instead_ns is not None and culprit.more is not None:
         saves = f"{ms(float(culprit.instead_ns.mean()))} per step"
         if not has_steps(run):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, distinct
-from commtrace.causal.blame.culprit import Culprit, awaited_in
+from commtrace.causal.blame.culprit import Culprit, awaited_in, does_more
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.blame.step_patterns import CHANCE, CHANCE_IF_COUNTED
 from commtrace.causal.run.recorded_steps import steps_in_common
@@ -66,14 +67,21 @@ def delays(
 ) -> Iterator[Finding]:
     """A finding of that rule for each of the culprits that others await mostly in one kind.
 
+    Of the kind "collective" also where they await it in messages, but for what it computes.
     ``kind`` is one of AWAITED; ``causes`` are those of the culprits, by default any. ``who``
     is what they are in these operations. CannotLook where replays say nothing.
     """
     for culprit in culprits(run, min_step_share).found:
-        if not culprit.waits.call.size or awaited_in(run, culprit) != kind:
+        if not culprit.waits.call.size:
+            continue
+        awaited = awaited_in(run, culprit)
+        computes = awaited in ("send", "recv") and does_more(run, culprit)
+        if awaited != kind and not (computes and kind == "collective"):
             continue
         if causes is None or culprit.cause in causes:
-            yield _finding(rule, culprit, run, who, min_step_share)
+            its = _finding(rule, culprit, run, who, min_step_share)
+            # Then it is a straggler, which explains the rest.
+            yield replace(its, explains=()) if computes and awaited == kind else its
 
 
 def _finding(
@@ -123,7 +131,7 @@ def _finding(
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
         advice=advice(culprit, run),
-        confidence=_LESS[sure] if compared or culprit.shared else sure,
+        confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
         explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
         # What is saved where work is shared is less than what others wait for it.
@@ -165,7 +173,8 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence(f"saved per {part} if typical, median", typical, "ns", 2 * culprit.noise_ns)
     if culprit.shared:
         shared = float(np.median(culprit.steps_ns))
-        yield Evidence(f"saved per {part} if all stages do as much, median", shared, "ns")
+        of = "ranks" if culprit.graded else "stages"
+        yield Evidence(f"saved per {part} if all {of} do as much, median", shared, "ns")
     yield Evidence(
         f"chance that it is not in every {part}, corrected", culprit.p_value, "probability", chance
     )
@@ -197,7 +206,7 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
 
 def _does(cause: Cause, culprit: Culprit, run: Measures) -> str:
     if culprit.shared and cause == culprit.cause:
-        return "computing more than the other stages"
+        return f"computing more than the other {'ranks' if culprit.graded else 'stages'}"
     if cause == "host" and isinstance(culprit.more, OwnOperators):
         return "in Python between operators that the others do not run"
     if cause == "host" and not run_graph(run).calls.on_cpu.any():

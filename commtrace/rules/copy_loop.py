@@ -199,6 +199,7 @@ _OBJECTS = (
     "gloo group, or seldom"
 )
 _MOSTLY = 0.5  # of the copies
+_VLLM_STEP = "gpu_model_runner: preprocess"
 
 
 class _Stalls(Struct, frozen=True):
@@ -260,10 +261,14 @@ def _needed(line: Timeline, copies: Bool, run: Measures) -> Bool:
 
 
 def _steps_without_update(line: Timeline, run: Measures) -> Int64 | None:
-    """When a rank's steps begin, if it has any and no optimizer steps in them."""
+    """When a rank's steps begin, if it has any and no optimizer steps in them.
+
+    vLLM marks them itself; the profiler's, if there are any, may hold several.
+    """
     steps = rows_of_rank(run, "steps", line.rank)
     label = steps.coded("label")
-    begins = np.sort(steps.ints("start_ns")[~label.known])
+    marked = label.being(_VLLM_STEP)
+    begins = np.sort(steps.ints("start_ns")[marked if marked.any() else ~label.known])
     updates = any(name.startswith(OPTIMIZER_STEP) for name in label.occurring())
     return None if updates or not begins.size else begins
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.collected import collected_in_turn
-from commtrace.causal.blame.culprits import evened, stalls_in_turn
+from commtrace.causal.blame.culprits import evened, stalls_in_turn, unpaused
 from commtrace.causal.blame.search import least_noise_ns
 from commtrace.causal.chance import above_zero
 from commtrace.causal.run.run_graph import run_graph
@@ -31,6 +31,7 @@ from commtrace.metrics.run.whole import (
     worth_reporting,
 )
 from commtrace.rules._advice import ADVICE, beside, named
+from commtrace.rules._culprit import HOST, OF_HOST
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _CHANCE = 0.01
 _CHANCE_IF_COUNTED = 0.15  # of what larger inputs explain
+_MEAN = "all did each part of it in their mean time"
 _OF_HOSTS = (
     "hosts launch late in turn: look at what they do then, as collecting garbage (gc.freeze(), "
     "gc.disable(), then gc.collect() on all ranks in the same steps), loading data or logging"
@@ -56,7 +58,8 @@ class Jitter(Rule, frozen=True):
         the steps' time: beyond chance or noise in each step, or mostly in several steps that are
         far above the others. Less is asked where who is late works on larger inputs than the
         others, as recorded shapes say. It fires, too, where garbage that ranks collect in turn, as
-        a recording shows, costs so much.
+        a recording shows, costs so much. Pauses of GPUs' hosts need not be: the potential saving is
+        then that of work that is typical of the others, not of their mean.
 
     Why it costs time
         Each collective waits for the slowest of all ranks at that moment. The expected
@@ -113,18 +116,23 @@ class Jitter(Rule, frozen=True):
         uneven = uneven_inputs(run) if maybe else None
         if not (every or stalls or uneven):
             return
+        pauses = _cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
+        if pauses:
+            steps = max(steps, unpaused(run, self.min_step_share), key=np.sum)
+            cost = int(steps.sum())
         doubt = None if uneven else taken_cores(run) or _same(run, cost) or _unknown_cores(run)
         yield self._finding(
             run,
             Saving(cost, cost),
             f"ranks take turns being late{_when(run, stalls)}: {_shorter(run, steps, stalls)} "
-            "shorter if all did each part of it in their mean time"
+            f"shorter if {'none of them paused' if pauses else _MEAN}"
             f"{f' (not sure: {doubt})' if doubt else ''}",
             _evidence(
                 run, steps, p_value, _CHANCE_IF_COUNTED if uneven else _CHANCE, self.min_step_share
             ),
             _of_uneven(uneven) if uneven else _advice(run, cost),
             "low" if doubt else "medium",
+            (*self.explains, *OF_HOST) if pauses else None,
         )
 
     def _finding(
@@ -135,6 +143,7 @@ class Jitter(Rule, frozen=True):
         evidence: tuple[Evidence, ...],
         advice: str,
         confidence: Literal["medium", "low"],
+        explains: tuple[str, ...] | None = None,
     ) -> Finding:
         calls = run_graph(run).calls
         waiting = _waiting(run)
@@ -149,6 +158,7 @@ class Jitter(Rule, frozen=True):
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
             advice=advice,
             confidence=confidence,
+            explains=explains,
         )
 
     @staticmethod

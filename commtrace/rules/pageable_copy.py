@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -67,23 +69,37 @@ class PageableCopy(Rule, frozen=True):
         large &= copies.ints("duration_ns") > 0
         copies = run.rows("copies", np.flatnonzero(large))
         pageable = copies.take(copies.coded("memory").being("pageable"))
-        for kind in pageable.coded("kind").occurring():
-            some = pageable.take(pageable.coded("kind").being(kind))
-            found = [
-                _Slow(some.take(some.ints("rank") == rank), *_reachable(copies, rank, kind, run))
-                for rank in distinct(some.ints("rank")).tolist()
-            ]
-            slow = [one for one in found if one.gb_s > self.min_ratio * one.measured_gb_s]
-            worth = [one for one in slow if worth_reporting(one.saved_ns, run, self.min_step_share)]
-            if not worth:
-                continue
-            most_ns = max(one.saved_ns for one in worth)
-            # A program pins on all ranks or on none.
-            faster = [(one.copies, one.gb_s) for one in worth]
-            gain = of_copies(run, faster, most_ns, self.min_step_share)
-            if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                most = max(worth, key=lambda one: one.saved_ns)
-                yield self._finding(most, gain, tuple(one.rank for one in worth))
+        each = [
+            self._worth(run, copies, pageable.take(pageable.coded("kind").being(kind)), kind)
+            for kind in pageable.coded("kind").occurring()
+        ]
+        gains = [(worth, self._gain(run, worth)) for worth in each if worth]
+        told = [its for its in gains if worth_reporting(its[1].cost_ns, run, self.min_step_share)]
+        both = ""
+        if len(told) > 1:
+            saved = self._gain(run, [one for worth, _ in told for one in worth]).cost_ns
+            both = f"; with both ways pinned {ms(saved)} in all are saved"
+        for worth, gain in told:
+            most = max(worth, key=lambda one: one.saved_ns)
+            its = self._finding(most, gain, tuple(one.rank for one in worth))
+            yield replace(its, advice=its.advice + both)
+
+    def _worth(self, run: Measures, copies: Rows, some: Rows, kind: str) -> list[_Slow]:
+        """Those of one way, of the ranks that would save enough with pinned ones."""
+        found = [
+            _Slow(some.take(some.ints("rank") == rank), *_reachable(copies, rank, kind, run))
+            for rank in distinct(some.ints("rank")).tolist()
+        ]
+        slow = [one for one in found if one.gb_s > self.min_ratio * one.measured_gb_s]
+        return [one for one in slow if worth_reporting(one.saved_ns, run, self.min_step_share)]
+
+    def _gain(self, run: Measures, worth: list[_Slow]) -> Saving:
+        """What is saved if all of these are pinned: a program pins on all ranks or on none."""
+        by_rank = Counter[int]()
+        for one in worth:
+            by_rank[one.rank] += one.saved_ns
+        faster = [(one.copies, one.gb_s) for one in worth]
+        return of_copies(run, faster, max(by_rank.values()), self.min_step_share)
 
     def _finding(self, its: _Slow, gain: Saving, ranks: tuple[int, ...]) -> Finding:
         slow, gb_s, origin, confidence = its.copies, its.gb_s, its.origin, its.confidence

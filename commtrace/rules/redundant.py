@@ -186,8 +186,8 @@ def _accumulated(needless: Rows) -> _Said:
         ("other gradients: the last micro-batch reduces the same bytes, before any update",),
         "wrap all micro-batches but the last in no_sync()"
         if needless.coded("op").being("all_reduce").all()
-        else "call set_requires_gradient_sync(False) for all micro-batches but the last, if whole "
-        "gradients fit in memory",
+        else "call set_requires_gradient_sync(False) for all micro-batches but the last (with "
+        "FSDP1 wrap these in no_sync()), if whole gradients fit in memory",
         "high",
     )
 

@@ -44,6 +44,11 @@ class Straggler(Rule, frozen=True):
         since whole layers may not be even, and moving work changes what else a stage does. What
         leaving that work out would save is said beside it.
 
+        So it is of several ranks of which each computes more than the next, as where causal
+        attention is split by sequence: they hide each other, and the potential saving is that of
+        even work of all ranks. A rank that both sends and receives messages, and computes more, is
+        named here; that it is late to these (late-sender, late-receiver) follows from that.
+
     Blind spots
         Lateness below the clocks' error. A rank outside the trace. A host's or device's waits
         that the trace lacks count as its own work; where it shows too few of them the finding
@@ -55,6 +60,8 @@ class Straggler(Rule, frozen=True):
     explains: ClassVar[tuple[str, ...]] = (
         "host-late",
         "device-late",
+        "late-sender",
+        "late-receiver",
         "exposed-communication",
         "pipeline-bubble",
     )

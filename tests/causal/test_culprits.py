@@ -11,7 +11,7 @@ import pytest
 
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.culprits import culprits, evened, stalls_in_turn
-from commtrace.causal.blame.step_patterns import in_every, in_few
+from commtrace.causal.blame.step_patterns import in_every, in_few, in_most
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
@@ -319,6 +319,49 @@ def test_stalls_of_one_rank_and_another_are_by_turns(training: Make) -> None:
     assert stalls_in_turn(run, SHARE) == (1, 3, 5, 7)
     (its,) = diagnose(run, select=["jitter"]).findings
     assert "late, in 4 of 8 steps: these would be 20 ms shorter" in its.summary
+
+
+def test_stalls_of_one_among_others_are_by_turns_though_not_all_stall(training: Make) -> None:
+    """Rank 1 stalls twice, and 0 and 2 in other steps, as often together; 3 does not."""
+    late = {(1, 1), (1, 4), (0, 2), (2, 6)}
+    run = training(
+        uneven, ranks=4, steps=8, sleep_us=lambda rank, step: 40_000 * ((rank, step) in late)
+    )
+    assert found(run) == []
+    assert stalls_in_turn(run, SHARE) == (1, 2, 4, 6)
+
+
+def test_a_rank_that_stalls_in_most_steps_takes_no_turns(training: Make) -> None:
+    """In all but the first of five: as one of eight ranks in turn it would hardly."""
+    run = training(
+        uneven, ranks=8, steps=5, sleep_us=lambda rank, step: 40_000 * (rank == 1 and step > 0)
+    )
+    (its,) = found(run)
+    assert (its.ranks, its.spikes) == ((1,), (1, 2, 3, 4))
+    assert its.saved_ns == pytest.approx(4 * 40 * MS, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "ranks", "found"),
+    [
+        ((0, 40, 41, 39, 40), 8, (1, 2, 3, 4)),
+        ((0, 40, 41, 39, 40), 2, ()),  # two ranks in turn may well do so
+        ((0, 40, 12, 39, 40), 8, ()),  # nor are these alike
+        ((20, 40, 41, 39, 40), 8, ()),  # nor is the first nothing
+    ],
+)
+def test_most_steps_are_alike_and_the_others_far_below(
+    steps_ms: tuple[int, ...], ranks: int, found: tuple[int, ...]
+) -> None:
+    assert in_most(np.array(steps_ms) * MS, MS, ranks) == found
+
+
+def test_steps_like_those_that_hold_most_are_told_with_them() -> None:
+    """Three of six would hold enough."""
+    steps = np.array([40, 0, 41, 39, 38, 0]) * MS
+    more = steps.astype(np.float64)
+    more[3:5] = 0  # what they did there is counted elsewhere
+    assert in_few(steps, more, MS, np.full(6, 25 * MS)) == (0, 2, 3, 4)
 
 
 def test_a_stall_alone_is_by_no_turns(training: Make) -> None:

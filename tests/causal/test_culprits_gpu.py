@@ -70,6 +70,67 @@ def test_who_is_last_in_some_steps_by_chance_is_no_culprit(seed: int) -> None:
     assert evened(it.trace, 0.05).sum() == pytest.approx(1e3 * it.truths[0].gain_us, rel=0.05)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("hosts_wait", [False, True])
+def test_ranks_of_which_each_has_more_to_do_than_the_next_are_one_culprit(hosts_wait: bool) -> None:
+    """Of 1 to 8 ms; without one the next is awaited, and in the mean it is 4.5 ms.
+
+    Hosts that launch late for as long share no work: each of these is told by itself.
+    """
+    run = Tiny(ranks=8)
+    for step in range(6):
+        begun = 10_000 * step
+        for rank in range(8):
+            more = 1_000 * (rank + 1)
+            run.step(rank, step, begun, 10_000)
+            launch = begun + more if hosts_wait else begun + 10
+            run.kernel(rank, launch, 10 if hosts_wait else more)
+            run.collective(
+                rank,
+                "all_reduce",
+                begun + 20 + more,
+                9_000 - more,
+                size=1 << 26,
+                launch_ns=at(launch + 5),
+            )
+    named = culprits(run.trace(), 0.05).found
+    if hosts_wait:
+        assert [its.ranks for its in named] == [(7,), (6,), (5,), (4,)]
+        return
+    (its,) = named
+    assert (its.ranks, its.cause, its.graded) == ((4, 5, 6, 7), "compute", True)
+    assert its.saved_ns / 1e6 == pytest.approx(6 * (8 - 4.5), rel=0.05)
+    (first, *_) = diagnose(run.trace()).findings
+    assert (first.rule, first.cost_ns) == ("straggler", its.saved_ns)
+    assert "computing more than the other ranks" in first.summary
+    assert "zig-zag" in first.advice
+
+
+@pytest.mark.parametrize(("computes", "each_ms"), [(False, 4), (True, 3)])
+def test_pauses_in_turn_vanish_and_work_in_turn_is_shared(computes: bool, each_ms: float) -> None:
+    """Of four ranks another takes 4 ms longer in each step: its host, or its GPU for more work."""
+    run = Tiny(ranks=4)
+    for step in range(8):
+        begun = 10_000 * step
+        for rank in range(4):
+            late = 4_000 * (rank == step % 4)
+            run.step(rank, step, begun, 10_000)
+            launch, takes = (begun, 1_000 + late) if computes else (begun + late, 1_000)
+            run.kernel(rank, launch + 10, takes, launch_ns=at(launch))
+            arrival = begun + late + 1_020
+            run.collective(
+                rank,
+                "all_reduce",
+                arrival,
+                begun + 9_000 - arrival,
+                size=1 << 26,
+                launch_ns=at(launch + 5),
+            )
+    (its,) = diagnose(run.trace(), select=["jitter"]).findings
+    assert its.cost_ns / 1e6 == pytest.approx(8 * each_ms, rel=0.05)
+    assert ("if none of them paused" in its.summary) is not computes
+    assert ("launch-gap" in (its.explains or ())) is not computes
+
+
 def test_delays_in_different_places_are_named_one_by_one() -> None:
     """One alone saves a third of the other, so that neither is the only one; they add up."""
     run = Tiny(ranks=4)

@@ -294,12 +294,18 @@ def test_what_is_no_accumulation(confounder: str) -> None:
 
 
 def unmarked(
-    *, forward: int | None = None, size: int = 1 << 24, updates: int = 1, once: bool = False
+    *,
+    forward: int | None = None,
+    size: int = 1 << 24,
+    updates: int = 1,
+    once: bool = False,
+    op: str = "all_reduce",
+    fsdp: bool = False,
 ) -> Measures:
     """Four micro-batches in each step of a module that marks none: backward has its own thread.
 
     ``forward`` all_reduces so many bytes in each forward pass, too; ``once`` is one long backward
-    pass; ``updates`` is how many micro-batches are in each.
+    pass; ``updates`` is how many micro-batches are in each. ``op`` reduces, and ``fsdp`` runs.
     """
     run = Tiny(2)
     for step, rank in product(range(2), range(2)):
@@ -310,8 +316,10 @@ def unmarked(
             run.kernel(rank, start, 298, thread=2 if once else 1, **here)
             if forward:
                 run.collective(rank, "all_reduce", start + 100, 30, size=forward, **here)
-            run.collective(rank, "all_reduce", start + 300, 698, size=size, **there)
+            run.collective(rank, op, start + 300, 698, size=size, **there)
             run.rows["kernels"][-1]["thread"] = 2
+            if fsdp:
+                run.step(rank, step, called, 2, label="FullyShardedDataParallel.forward")
             if updates and micro % updates == updates - 1:
                 run.step(rank, step, called + 10, 5, label="Optimizer.step#SGD.step")
     return run.trace()
@@ -324,6 +332,13 @@ def test_threads_tell_the_passes_of_modules_that_mark_none() -> None:
     assert "no_sync" in finding.advice
 
 
+def test_threads_tell_the_passes_of_fsdp_that_marks_none() -> None:
+    run = unmarked(updates=4, op="reduce_scatter", fsdp=True)
+    (finding,) = found(run, "redundant")
+    assert finding.cost_ns == pytest.approx(6 * 700_000, rel=0.02)
+    assert "no_sync" in finding.advice
+
+
 @pytest.mark.parametrize(
     "run",
     [
@@ -332,6 +347,8 @@ def test_threads_tell_the_passes_of_modules_that_mark_none() -> None:
         unmarked(updates=4, forward=1 << 24),  # tensor parallelism's
         unmarked(updates=4, size=1 << 10),  # batch norm's
         unmarked(updates=4, once=True),  # of layers
+        unmarked(updates=4, op="reduce_scatter"),  # of whom is not known
+        unmarked(updates=1, op="reduce_scatter", fsdp=True),
     ],
 )
 def test_what_threads_do_not_tell_to_be_accumulation(run: Measures) -> None:

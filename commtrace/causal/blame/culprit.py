@@ -22,7 +22,7 @@ from commtrace.diagnosis import Cause
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Culprit", "as_awaited", "awaited_in"]
+__all__ = ["Culprit", "as_awaited", "awaited_in", "does_more"]
 
 _EACH = 0.25  # of what the culprit saves
 _OF_ALL, _ROOT = AWAITED.index("collective"), AWAITED.index("root")
@@ -42,7 +42,8 @@ class Culprit(Struct, frozen=True, eq=False):
     ``slower`` is how many times as long they compute the same on the same, if that is most of it.
     ``instead_ns`` is of a pipeline's stage that has more to do than the others: what each step is
     shorter without that; ``saved_ns``, ``on_top_ns`` and ``steps_ns`` are then what is saved if all
-    stages do as much, since such work does not vanish. ``doubt`` says why it is not sure.
+    stages do as much, since such work does not vanish. So it is of ``graded`` ranks, if all ranks
+    do as much. ``doubt`` says why it is not sure.
     ``in_median`` says that only what they mostly do beyond the typical is theirs: they take turns
     with others being late besides.
     """
@@ -67,10 +68,11 @@ class Culprit(Struct, frozen=True, eq=False):
     doubt: str | None
     in_median: bool
     instead_ns: Int64 | None = None
+    graded: bool = False
 
     @property
     def shared(self) -> bool:
-        """Whether what it saves is so if the work is shared by all stages."""
+        """Whether what it saves is so if the work is shared by all stages, or ranks."""
         return self.instead_ns is not None
 
 
@@ -84,6 +86,14 @@ def awaited_in(run: Measures, culprit: Culprit) -> str:
     before = calls.operation[calls.place == calls.place[culprit.call]]
     there = np.isin(calls.operation[waits.call], before)
     return AWAITED[_OF_ALL] if (waits.kind[there] == _OF_ALL).any() else waits.mostly
+
+
+def does_more(run: Measures, culprit: Culprit) -> bool:
+    """Whether it is late to sends and recvs since it computes more, rather than as one of these."""
+    calls = run_graph(run).calls
+    its = np.isin(calls.rank, culprit.ranks) & calls.is_p2p
+    sends = calls.is_send[its]
+    return culprit.cause in ("compute", "copy") and bool(sends.any() and not sends.all())
 
 
 def as_awaited(

@@ -12,6 +12,7 @@ from msgspec import Struct
 from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.causes import as_cores_are_shared
 from commtrace.causal.blame.culprit import Culprit, as_awaited
+from commtrace.causal.blame.graded import together_if_graded
 from commtrace.causal.blame.search import Suspects, least_noise_ns
 from commtrace.causal.blame.shared import shared_by_stages
 from commtrace.causal.blame.step_patterns import in_few
@@ -24,7 +25,7 @@ from commtrace.causal.blame.suspects import (
 )
 from commtrace.causal.blame.weighed import weighed
 from commtrace.causal.edits.bounds import critical_way
-from commtrace.causal.edits.run_edits import as_measured
+from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved_by, scaled
 from commtrace.causal.replay.graph import Change, Lags, changed, changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
@@ -44,6 +45,7 @@ __all__ = [
     "culprits",
     "evened",
     "stalls_in_turn",
+    "unpaused",
 ]
 
 _MOST = 4  # culprits, one on top of the other
@@ -126,7 +128,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         lag = edited
     on_cores = _Edited.of(lags_on_cores(run), lag)
     without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
-    return Culprits(tuple(found), tuple(excused), without, on_cores)
+    return Culprits(tuple(together_if_graded(run, found)), tuple(excused), without, on_cores)
 
 
 def _first(
@@ -160,11 +162,28 @@ def _is_excused(run: Measures, it: Culprit) -> bool:
 @measure
 def evened(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all ranks do each segment in their mean time, culprits aside."""
+    lag, but = _aside(run, min_share)
+    return saved_evenly(run, lag, work_on_cores(run, lag), but)
+
+
+@measure
+def unpaused(run: Measures, min_share: float) -> Int64:
+    """What each step is shorter if all do each segment as is typical of others, culprits aside.
+
+    Pauses in turn vanish so: in their mean time all would pause a little.
+    """
+    lag, but = _aside(run, min_share)
+    ranks = [rank for rank in distinct(run_graph(run).calls.rank).tolist() if rank not in but]
+    work, mine = work_on_cores(run, lag), of_ranks(run, ranks)
+    return saved_by(run, lag, [scaled(run, work, work.typical_ns[mine], mine, lag)])[:, 0]
+
+
+def _aside(run: Measures, min_share: float) -> tuple[Lags, list[int]]:
+    """The lags without culprits, and the ranks that they are."""
     known = culprits(run, min_share)
     each = (*known.found, *known.excused)
     but = [rank for its in each if not its.in_median for rank in its.ranks]
-    lag = known.on_cores.lag_ns
-    return saved_evenly(run, lag, work_on_cores(run, lag), but)
+    return known.on_cores.lag_ns, but
 
 
 @measure

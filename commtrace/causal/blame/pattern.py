@@ -16,6 +16,7 @@ from commtrace.causal.blame.step_patterns import (
     SPIKE_IF_COUNTED,
     in_every,
     in_few,
+    in_most,
     scatter,
     since,
     steady,
@@ -87,7 +88,11 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     seen, least = _seen(run, who, lag_ns, saved, own, beyond), least_noise_ns(run)
     noise = max(scatter(seen.more), least)
     p_value = _by_chance(seen, ranks)
-    few = since(seen.saved, least) or in_few(seen.saved, seen.beyond, least, seen.left)
+    few = (
+        since(seen.saved, least)
+        or in_most(seen.saved, least, ranks)
+        or in_few(seen.saved, seen.beyond, least, seen.left)
+    )
     spikes = tuple(seen.step[list(few)].tolist())
     # Few steps say little of how they scatter; what no fight for cores explains is no noise.
     # Nor is what others do not run at all, or on less.
@@ -107,7 +112,7 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     if (
         spikes
         and not always
-        and (_alike(beyond, saved, list(spikes)) or _in_turn(run, lag_ns, stalls_ns))
+        and (_alike(beyond, saved, list(spikes)) or _in_turn(run, who, lag_ns, stalls_ns))
     ):
         spikes = ()
     mostly = who.made != "sure" and (seen.more > 0).sum() >= max(_MOSTLY * seen.more.size, 1)
@@ -215,10 +220,16 @@ def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:
     return does.cause == "compute" and others_in_turn(run, who.ranks)
 
 
-def _in_turn(run: Measures, lag_ns: Lags, stalls_ns: Float64) -> bool:
-    """Whether as many ranks as can stall, each in steps of its own, half as long at least."""
+def _in_turn(run: Measures, who: Suspects, lag_ns: Lags, stalls_ns: Float64) -> bool:
+    """Whether others stall as well, half as long at least, each in steps of its own.
+
+    As many ranks as can, or several others that are the last in as many steps as these stall in.
+    """
     calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
-    _, late = by_rank_and_step(calls, excess)
+    ranks, late = by_rank_and_step(calls, excess)
     stalls = late >= _HALF * stalls_ns.mean()
     in_turn = min(int(stalls.any(axis=side).sum()) for side in (0, 1))
-    return in_turn > 1 and in_turn == min(stalls.shape)
+    last = ranks[late.argmax(axis=0)][stalls.any(axis=0)]
+    others = last[~np.isin(last, who.ranks)]
+    several = np.unique(others).size > 1 and others.size >= stalls_ns.size
+    return in_turn > 1 and (several or in_turn == min(stalls.shape))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.rank.hosts import ranks_of_hosts
+from commtrace.metrics.run.stages import stages
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -27,10 +28,10 @@ def sizes(most: int) -> Iterator[int]:
 
 
 def known_sets(run: Measures, left: list[int]) -> Iterator[tuple[int, ...]]:
-    """The ranks of a host, and of a process group, that are no more than half of these."""
+    """The ranks of a host, a group or a pipeline's stage, that are no more than half of these."""
     every = set(left)
     groups = run.rows("groups").coded("ranks").occurring()
     of_groups = ([int(rank) for rank in text.split(",")] for text in groups)
-    for ranks in (*ranks_of_hosts(run).values(), *of_groups):
+    for ranks in (*ranks_of_hosts(run).values(), *of_groups, *stages(run)):
         if 1 < len(ranks) <= len(left) / 2 and every.issuperset(ranks):
             yield tuple(sorted(ranks))

@@ -6,6 +6,8 @@ do ``more`` than is typical.
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 
 from commtrace.arrays import Float64, Int64
@@ -18,6 +20,7 @@ __all__ = [
     "SPIKE_IF_COUNTED",
     "in_every",
     "in_few",
+    "in_most",
     "scatter",
     "since",
     "steady",
@@ -37,6 +40,7 @@ _SPIKES_SHARE = 0.6  # of all that is saved
 _SETS_IN = 3  # steps before it does, and since then
 _NEARLY_ALL = 0.9  # of all that is saved
 _STEADY = 0.5  # of the median
+_ALIKE = 2  # times as long
 _TURN = 0.5  # of a stall: so much less than the others do, and another stalls
 
 
@@ -64,7 +68,9 @@ def in_every(
 def in_few(
     steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64, spike: int = SPIKE
 ) -> tuple[int, ...]:
-    """The steps that hold most of what is saved, at most half of them, far above the others' noise.
+    """The steps that hold most of what is saved, far above the others' noise.
+
+    At most half of them hold it; those that are like these are told with them.
 
     Where all ranks' work scatters somebody is last in some steps by chance. Of few steps all but
     one, if they are longer by more than a step, and no other rank stalls in the one that is left.
@@ -84,8 +90,31 @@ def in_few(
         rest = ordered[: more.size - count] if apart else ordered
         noise = max(scatter(rest), least_noise_ns)
         if big.min() > spike * noise and big.sum() >= _SPIKES_SHARE * steps[steps > 0].sum():
-            return tuple(sorted(order[:count].tolist()))
+            alike = np.flatnonzero(steps > max(spike * noise, big.min() / _ALIKE))
+            return tuple((alike if alike.size < steps.size else np.sort(order[:count])).tolist())
     return ()
+
+
+def in_most(steps: Int64, least_noise_ns: int, ranks: int) -> tuple[int, ...]:
+    """The steps, more than half but not all, that they delay by alike, far above the others.
+
+    Too many for one of so many ranks that take turns, or are last by chance.
+    """
+    order = np.argsort(-steps, kind="stable")
+    for count in range(steps.size - 1, steps.size // 2, -1):
+        big, rest = np.split(steps[order].astype(np.float64), [count])
+        noise = max(scatter(big), scatter(rest), least_noise_ns)
+        apart = big[-1] - rest[0] > SPIKE * noise and big[0] <= _ALIKE * big[-1]
+        if apart and big.sum() >= _NEARLY_ALL * steps[steps > 0].sum():
+            likely = ranks * _at_least(count, steps.size, 1 / ranks)
+            return () if likely >= CHANCE else tuple(sorted(order[:count].tolist()))
+    return ()
+
+
+def _at_least(count: int, of: int, chance: float) -> float:
+    """How likely what has this chance each time is so often at least."""
+    each = range(count, of + 1)
+    return sum(comb(of, some) * chance**some * (1 - chance) ** (of - some) for some in each)
 
 
 def since(steps: Int64, least_noise_ns: int) -> tuple[int, ...]:

@@ -14,11 +14,11 @@ from commtrace.table import Coded, Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Placed", "placed"]
+__all__ = ["REDUCTIONS", "Placed", "placed"]
 
 _FSDP = "FSDP::root_pre_forward"
 _FSDP_REDUCES = "FSDP::post_backward_reduce"
-_REDUCTIONS = ("all_reduce", "reduce_scatter")
+REDUCTIONS = ("all_reduce", "reduce_scatter")
 _NO_RANGES = (DDP_FORWARD, "FSDP::", OPTIMIZER_STEP)
 
 
@@ -49,7 +49,7 @@ def placed(run: Measures, rows: Rows) -> Placed:
     steps = run.rows("steps")
     is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
     rank = rows.ints("rank")
-    reduces = rows.coded("op").where(_REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
+    reduces = rows.coded("op").where(REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
     if not is_forward.any() or not reduces.any():
         return Placed(*(np.empty((4, 0), dtype=np.int64)))
     parts = [

@@ -10,7 +10,7 @@ from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.comms import OPTIMIZER_STEP
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
-from commtrace.metrics.run.gradients import Placed
+from commtrace.metrics.run.gradients import REDUCTIONS, Placed
 from commtrace.metrics.run.group_dimensions import dimensions_of
 
 if TYPE_CHECKING:
@@ -19,20 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["placed_by_threads"]
 
+_FSDP = ("FSDP::", "FullyShardedDataParallel")
 _SOME_BYTES = 1_000_000  # no gradients of a model are less
 _OTHERS = frozenset(("tp", "ep", "pp", "cp")).__contains__
 
 
 def placed_by_threads(run: Measures, rows: Rows) -> Placed:
-    """The all_reduces among ``sequences`` that backward passes call for, of ranks with optimizers.
+    """The reductions among ``sequences`` that backward passes call for, of ranks with optimizers.
 
     PyTorch runs backward on a thread of its own, while the program's waits. What that launches
     between two of them is a forward pass, if it is any kernel. A group that all_reduces as many
     bytes from the program's own thread is none of gradients (tensor parallelism), nor is one that
-    never moves much (batch norm's). None where the first rank repeats nothing.
+    never moves much (batch norm's). Reduce_scatters count where FSDP runs, which may keep
+    whole gradients: others that shard these do not. None where the first rank repeats nothing.
     """
     nothing = Placed(*(np.empty((4, 0), dtype=np.int64)))
-    called = rows.coded("op").being("all_reduce") & (rows.ints("step") != NULL)
+    sharded = run.rows("steps").coded("label").where(lambda name: name.startswith(_FSDP)).any()
+    reduces = rows.coded("op").where((REDUCTIONS if sharded else REDUCTIONS[:1]).__contains__)
+    called = reduces & (rows.ints("step") != NULL)
     known = np.flatnonzero(called & (rows.ints("thread") != NULL))
     away = _away(run, rows.take(known))
     mine = known[away][_of_gradients(run, rows, known, away)]

@@ -1,0 +1,67 @@
+"""Ranks each of which has more to do than the next: each hides what those behind it save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+
+from commtrace.causal.blame.awaited import awaited
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.suspects import saved_evenly
+from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.segments import work_on_cores
+from commtrace.diagnosis import Cause
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["together_if_graded"]
+
+_SEVERAL = 3  # of two one may well be late beside the other
+_HIDDEN = 0.25  # of what it saves on top of those before, a rank saves alone
+
+
+def together_if_graded(run: Measures, found: Sequence[Culprit]) -> Sequence[Culprit]:
+    """The culprits; as one, that saves what even work of all ranks does, where they are graded.
+
+    That is where they compute more in every step, and none behind the first saves much alone: to
+    make one as the others says little, and such work does not vanish.
+    """
+    if len(found) < _SEVERAL or not all(_computes_more(its) for its in found):
+        return found
+    if any(its.saved_ns > _HIDDEN * its.on_top_ns for its in found[1:]):
+        return found
+    first, lag = found[0], lags_on_cores(run)
+    steps = saved_evenly(run, lag, work_on_cores(run, lag))
+    if steps.sum() <= first.on_top_ns:
+        return found
+    ranks = tuple(sorted(rank for its in found for rank in its.ranks))
+    parts: dict[Cause, float] = {}
+    for cause, time in (part for its in found for part in its.parts_ns.items()):
+        parts[cause] = parts.get(cause, 0.0) + time
+    its = structs.replace(
+        first,
+        ranks=ranks,
+        saved_ns=int(steps.sum()),
+        on_top_ns=int(steps.sum()),
+        replayed_step_ns=first.replayed_step_ns + int(np.median(first.steps_ns - steps)),
+        steps_ns=steps,
+        noise_ns=max(its.noise_ns for its in found),
+        p_value=max(its.p_value for its in found),
+        in_every=all(its.in_every for its in found),
+        others_ns=found[-1].others_ns,
+        parts_ns=parts,
+        waits=awaited(run, ranks, lag),
+        instead_ns=np.sum([its.steps_ns for its in found], axis=0),
+        graded=True,
+    )
+    return [its]
+
+
+def _computes_more(its: Culprit) -> bool:
+    """In every step, and not for what it takes longer than others on the same."""
+    alike = its.in_median or its.shared or its.slower is not None
+    return its.cause == "compute" and its.persistent and not alike
