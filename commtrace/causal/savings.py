@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["Edit", "Saving", "of_copies", "of_transfers", "saving", "taking_less"]
+__all__ = [
+    "Edit",
+    "Saving",
+    "mended_lags",
+    "of_copies",
+    "of_transfers",
+    "saving",
+    "taking_less",
+]
 
 Edit = Callable[[Lags], Lags]
 """Makes of a graph's lags those with something mended."""
@@ -68,7 +76,7 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
     alone, steps = _shorter(run, measured, edit(measured))
-    mended = _mended(run, min_step_share)
+    mended = mended_lags(run, min_step_share)
     on_top = alone if mended is measured else _shorter(run, mended, edit(mended))[0]
     return Saving(alone, on_top, int(np.median(its.step_ns - steps)))
 
@@ -96,8 +104,8 @@ def _steps_and_end(run: Measures, lag_ns: Lags) -> tuple[Int64, int]:
     return steps_at(run, time), int(time.max())
 
 
-def _mended(run: Measures, min_step_share: float) -> Lags:
-    """The lags without those who delay the run, as far as it is known who does."""
+def mended_lags(run: Measures, min_step_share: float) -> Lags:
+    """The lags without those who delay the run; as measured where nobody knows who does."""
     try:
         return culprits(run, min_step_share).lag_ns
     except CannotLook:

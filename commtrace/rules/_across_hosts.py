@@ -14,12 +14,12 @@ from commtrace.arrays import Bool
 from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, saving
-from commtrace.diagnosis import CannotLook, Finding
+from commtrace.diagnosis import Finding
 from commtrace.metrics.rank.hosts import ranks_of_hosts
-from commtrace.metrics.run.bandwidth import served
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._between_hosts import large_operations
 from commtrace.rules._overlapped import DIMENSION
 from commtrace.table import Rows
 from commtrace.units import rate
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["swapped", "transposed"]
 
 _FASTER = 2.0  # times: else it may be the groups' sizes and operations
-_LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
 _MAY_SPAN = ("dp", "fsdp")  # whose results can come late
 
 
@@ -141,12 +140,8 @@ def _apart(
     run: Measures, is_far: Callable[[str], bool], is_near: Callable[[str], bool]
 ) -> _AcrossHosts | None:
     """Dimensions across hosts and within, if the former is far slower and would find place."""
-    try:
-        known = served(run)
-    except CannotLook:
+    if (known := large_operations(run)) is None:
         return None
-    known = known.take((known.ints("size_bytes") >= _LARGE_BYTES) & known.flags("exact"))
-    known = known.take(~np.isnan(known.floats("busbw_gb_s")))
     group = known.coded("communicator")
     of = dimensions_of(run, group)
     on_one = group.where(lambda name: host_count(run, name) == 1)

@@ -22,7 +22,13 @@ from commtrace.units import rate
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["FAR", "BetweenHosts", "between_hosts", "far_slower_between_hosts"]
+__all__ = [
+    "FAR",
+    "BetweenHosts",
+    "between_hosts",
+    "far_slower_between_hosts",
+    "large_operations",
+]
 
 FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
 _LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
@@ -110,14 +116,20 @@ def far_slower_between_hosts(run: Measures, op: str) -> str:
     )
 
 
-def _placed(run: Measures) -> _Placed | None:
-    """The large operations, of which it is known where; None without any."""
+def large_operations(run: Measures) -> Rows | None:
+    """Those whose bus bandwidth is known and that latency hardly slows; None if none is served."""
     try:
         known = served(run)
     except CannotLook:
         return None
     known = known.take((known.ints("size_bytes") >= _LARGE_BYTES) & known.flags("exact"))
-    known = known.take(~np.isnan(known.floats("busbw_gb_s")))
+    return known.take(~np.isnan(known.floats("busbw_gb_s")))
+
+
+def _placed(run: Measures) -> _Placed | None:
+    """The large operations, of which it is known where; None without any."""
+    if (known := large_operations(run)) is None:
+        return None
     host, groups = hosts(run), known.coded("communicator")
 
     def on(group: str) -> set[str | None]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.edits.run_edits import as_measured, saved_by, without_waits
 from commtrace.causal.edits.wait_edits import called_earlier
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.diagnosis import CannotLook
+from commtrace.causal.savings import mended_lags
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._overlapped import gathers_parameters, needed_at_once
@@ -40,14 +39,6 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
         enough = [its for its in earlier if worth_reporting(its, run, min_step_share)]
         return max(float(min(waiting, gain, *enough)), 0.0)
 
-    measured, mended = as_measured(run), _mended(run, min_step_share)
+    measured, mended = as_measured(run), mended_lags(run, min_step_share)
     alone = hidden(measured)
     return alone, round(alone if mended is measured else hidden(mended))
-
-
-def _mended(run: Measures, min_step_share: float) -> Lags:
-    """The lags with late ranks mended; of one rank, which has nobody to be late for, all."""
-    try:
-        return culprits(run, min_step_share).lag_ns
-    except CannotLook:
-        return as_measured(run)

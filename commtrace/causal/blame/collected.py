@@ -29,6 +29,8 @@ def collected_in_turn(run: Measures, min_share: float) -> Int64:
     Nothing where all do it at the same places: then nobody waits for it.
     """
     collecting = own_parts(run)["garbage-collection"]
+    if not collecting.any():
+        return np.zeros(run_graph(run).step_ns.size, np.int64)
     lag = culprits(run, min_share).on_cores.lag_ns
     work = work_on_cores(run, lag)
     its = np.minimum(collecting, work.own_ns[:, HOSTS])  # what culprits did too much is gone
