@@ -178,6 +178,20 @@ def test_a_library_may_take_another_kernel_for_the_same_place() -> None:
     assert kinds.count("inferred_wait") == 8
 
 
+def test_a_place_behind_a_collective_is_the_same_however_much_came_before_it() -> None:
+    """Each step writes as many tokens as its text has, asks for each, then shares the reward."""
+    run = Tiny()
+    for n, tokens in enumerate((3, 1, 2)):
+        base = 1000 * n
+        run.step(0, n + 1, base, 900)
+        for token in range(tokens):
+            run.copy(0, base + 10 + 50 * token, 2, kind="DtoH", size=4, launch_ns=at(base + token))
+        run.collective(0, "all_gather", base + 200, 300, launch_ns=at(base + 190))
+        run.copy(0, base + 504, 2, kind="DtoH", size=4, launch_ns=at(base + 195))
+    kinds = [EDGES[kind] for kind in Drawn(run).graph.edge_kind.tolist()]
+    assert kinds.count("inferred_wait") == 3
+
+
 def tables_in(part: RankTrace) -> dict[str, Rows]:
     return {table.name: table.rows(part.columns[table.name]) for table in TABLES}
 

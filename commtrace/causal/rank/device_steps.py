@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, first_rows, nth, numbered
+from commtrace.arrays import NULL, Bool, Int64, first_rows, least, nth, numbered
 from commtrace.causal.rank.device_waits import Pairs
 from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
 
@@ -55,14 +55,22 @@ def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
 def _places(work: Work) -> Int64:
     """A number for each stream, and which of its works in the step it is.
 
-    That is by name in steps that give the stream more or less than most do. Of those alike, names
-    may differ: for other numbers of tokens, a library takes another kernel.
+    In steps that give the stream more or less than most do, that is by name, from the last
+    communication on: texts may have more or fewer tokens before it. Of steps alike, names may
+    differ: for other numbers of tokens, a library takes another kernel.
     """
-    name = numbered(work.name, work.stream)
+    name = numbered(work.name, work.stream, _communicated(work))
     cell = numbered(work.step, work.stream)
     alike = _as_in_most(work.stream, cell)
     what = numbered(alike.astype(np.int64), np.where(alike, work.stream, name))
     return numbered(what, nth(numbered(work.step, what)))
+
+
+def _communicated(work: Work) -> Int64:
+    """How much of its step's communication was launched before each work."""
+    launched = np.sort(work.launch_ns[work.communicates])
+    step, before = numbered(work.step), np.searchsorted(launched, work.launch_ns)
+    return before - least(step, before, int(step.max(initial=-1)) + 1)[step]
 
 
 def _as_in_most(stream: Int64, cell: Int64) -> Bool:
