@@ -210,7 +210,7 @@ def _plain(column: Any, rows: Int64) -> list[Any]:
 
 def first_rows(number: Int64) -> Int64:
     """The first row of each number; they are all from 0 on."""
-    rows = np.empty(number.max(initial=-1) + 1, np.int64)
+    rows = np.empty(int(number.max(initial=-1)) + 1, np.int64)  # one byte may hold no more
     rows[number[::-1]] = np.arange(number.size)[::-1]
     return rows
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from commtrace.arrays import NULL, Int64
 from commtrace.comms import canonical_dtype
@@ -19,7 +20,7 @@ from commtrace.reader.json.events import Call, Scan
 from commtrace.reader.operations.gloo import gloo_rows
 from commtrace.reader.operations.gpu_operations import gpu_rows
 from commtrace.reader.operations.groups import Groups
-from commtrace.reader.operations.ranks_in_calls import ranks_in_calls
+from commtrace.reader.operations.ranks_in_calls import ranks_in_calls, without_own_rank
 from commtrace.reader.operations.rows import RankContext
 from commtrace.reader.overruns import Cut, cut_overruns
 from commtrace.table import Columns
@@ -77,7 +78,8 @@ def tables(scan: Scan, identity: Identity) -> Tables:
     The notes are those of this step; the scan's own are not repeated.
     """
     cut = cut_overruns(scan)
-    scan = cut.scan
+    several = ranks_in_calls(scan.calls)
+    scan = replace(cut.scan, calls=without_own_rank(cut.scan.calls))
     job, rank = JobMetadata.of(scan), identity[0]
     context = RankContext(rank, job.groups(rank), job.flight())
     context.learn(scan.calls)
@@ -112,7 +114,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "probes": PROBES.arrays([{**probe, "rank": rank} for probe in job.probes]),
     }
     notes = _notes(job, identity, counts, cut)
-    if len(several := ranks_in_calls(scan.calls)) > 1:
+    if len(several) > 1:
         message = (
             f"it holds calls of {numbered('rank', several)}, taken as one rank: who waits for whom "
             "is unknown"

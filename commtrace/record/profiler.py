@@ -25,7 +25,7 @@ class Profiler:
 
     def __init__(self) -> None:
         self._profiler: torch.profiler.profile | None = None
-        self._running = False
+        self._running = self._paused = False
         self.has_recorded = False
         self.was_taken = False
         self.began_ns = 0
@@ -53,13 +53,31 @@ class Profiler:
         self._running = self.has_recorded = True
         self.extras.start()
 
+    def pause(self) -> None:
+        """Record no more of what is called; until ``stop`` the profile is there.
+
+        torch notes when an operation of gloo ends in the profile that it was called in, though that
+        be gone: what is in flight would write into memory that others have.
+        """
+        if self._profiler is None or not self._running or self._paused:
+            return
+        self.extras.stop()
+        self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
+        toggle = getattr(self._profiler, "toggle_collection_dynamic", None)
+        if toggle is None:  # torch before 2.5
+            self.stop()
+            return
+        toggle(False, self._profiler.activities)
+        self._paused = True
+
     def stop(self) -> None:
         """Record no more, but all that was called."""
         if self._profiler is None or not self._running:
             return
         self._running = False
         self.extras.stop()
-        self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
+        if not self._paused:
+            self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
         _synchronize()
         with OWN.not_now():
             self._profiler.stop_trace()
@@ -82,7 +100,9 @@ class Profiler:
         self._running = self.has_recorded = False
 
     def lose(self) -> None:
-        """The program has begun to profile: what is not yet stopped is lost."""
+        """The program has begun to profile: what is not yet stopped, or paused, is lost."""
+        if self._paused:
+            self.stop()
         if self._running or not self.has_recorded:
             self.extras.stop()
             self.was_taken = True

@@ -84,7 +84,7 @@ class Window:
     def pause(self) -> None:
         """Record no more, for want of steps: it has been long enough."""
         if self._stage is _Stage.WAITING:
-            self._profiler.stop()
+            self._profiler.pause()
 
     def request(self) -> None:
         """A signal has come; callable from any thread."""

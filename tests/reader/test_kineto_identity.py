@@ -64,6 +64,21 @@ def test_a_file_of_several_ranks_is_noted(read: Any) -> None:
     assert "ranks 0–1" in found.notes["several-ranks"]
 
 
+def test_a_tool_that_writes_its_global_rank_with_all_calls(read: Any) -> None:
+    """It is no number in a group of four, and neither the peer of a message nor a root."""
+    calls = [called(5, "[4, 5, 6, 7]"), called(5, "[1, 5, 9]", "send")]
+    found = read([*calls, called(5, "[1, 5, 9]", "coalesced")], "a.json")
+    assert (found.ranks[0]["rank"], found.ranks[0]["rank_provenance"]) == (5, "calls")
+    assert found.notes == {}
+    low = [called(2, "[0, 1, 2, 3]"), called(2, "[2, 4, 6]", "coalesced")]
+    assert read(low, distributedInfo={"rank": 2}).notes == {}
+
+
+def test_own_number_in_one_group_may_be_the_peers_in_another(read: Any) -> None:
+    found = read([called(1, "[0, 1]"), called(1, "[1, 3]", "send")], distributedInfo={"rank": 1})
+    assert found.notes == {}
+
+
 @pytest.mark.parametrize("info", [None, [], "nccl", {"rank": "1"}, {"rank": -1}, {"rank": True}])
 def test_unusable_metadata_is_as_good_as_none(read: Any, info: Any) -> None:
     row = read([], "rank3.json", distributedInfo=info).ranks[0]

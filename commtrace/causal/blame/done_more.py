@@ -87,5 +87,7 @@ def slower(run: Measures, who: Suspects, does: DoneMore) -> float | None:
         return None
     if its.is_slower(longer_ns):
         return its.time_ns / max(its.usual_ns, 1.0)
-    waits = own_work(run).waited_ns is not None
-    return its.time_ns / max(its.time_ns - longer_ns, 1.0) if waits else None
+    # Ranks without steps of their own may show no operators in those of others.
+    if own_work(run).waited_ns is None or its.time_ns <= longer_ns:
+        return None
+    return its.time_ns / (its.time_ns - longer_ns)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from commtrace.comms import SYNCHRONISING, canonical_operation
 from commtrace.reader.json.events import Arguments, Call
 from commtrace.reader.operations.groups import listed_ranks
 
-__all__ = ["ranks_in_calls"]
+__all__ = ["ranks_in_calls", "without_own_rank"]
 
 _MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage
 
@@ -18,13 +20,50 @@ def ranks_in_calls(calls: Iterable[Call]) -> frozenset[int]:
 
     Of operations without a root: of others PyTorch records the root, or the peer, as the rank.
     """
+    each = _unlike(calls)
+    one = _own_rank(each)
+    found = {_global_rank(its) for its in each} if one is None else {one}
+    return frozenset(rank for rank in found if rank is not None and 0 <= rank < _MOST_RANKS)
+
+
+def without_own_rank(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """The calls, without a rank that is that of who made them, and neither a root's nor a peer's.
+
+    PyTorch records that of operations without a root only, and by its number in the group. Other
+    tools may write the global one, with all operations.
+    """
+    if _own_rank(_unlike(calls)) is None:
+        return calls
+    return tuple(replace(call, args=replace(call.args, rank=None)) for call in calls)
+
+
+def _unlike(calls: Iterable[Call]) -> list[Arguments]:
     each = {
         (its.collective, its.rank, str(its.group_ranks or ""), its.rank_start, its.rank_stride): its
         for its in (call.args for call in calls)
         if its.rank is not None
     }
-    found = {_global_rank(its) for its in each.values()}
-    return frozenset(rank for rank in found if rank is not None and 0 <= rank < _MOST_RANKS)
+    return list(each.values())
+
+
+def _own_rank(each: list[Arguments]) -> int | None:
+    """The global rank that all calls give, where it is not its number in the group of one."""
+    ranks = {its.rank for its in each}
+    listed = [listed_ranks(its.group_ranks)[0] for its in each]
+    if len(ranks) != 1 or not all(ranks.issubset(group) for group in listed):
+        return None
+    (rank,) = ranks
+    other = any(
+        _gives_own(its) and group.index(rank) != rank
+        for its, group in zip(each, listed, strict=True)
+    )
+    return rank if other else None
+
+
+def _gives_own(args: Arguments) -> bool:
+    """Whether PyTorch records the caller's own rank with it."""
+    op = canonical_operation(args.collective or "")
+    return op in SYNCHRONISING or args.collective == "coalesced"
 
 
 def _global_rank(args: Arguments) -> int | None:
