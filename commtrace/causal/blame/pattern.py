@@ -13,6 +13,7 @@ from commtrace.causal.blame.step_patterns import (
     CHANCE,
     CHANCE_IF_COUNTED,
     MANY_STEPS,
+    SPIKE,
     SPIKE_IF_COUNTED,
     in_every,
     in_few,
@@ -39,6 +40,7 @@ __all__ = ["Pattern", "pattern"]
 
 _MOSTLY = 0.5  # of the steps
 _HALF = 0.5  # of a stall, as another stalls by turns
+_SEVERAL = 8  # steps of other ranks
 
 
 class Pattern(NamedTuple):
@@ -66,10 +68,10 @@ class Pattern(NamedTuple):
 class _Seen(NamedTuple):
     """By step, of those in which ranks can be compared: what is saved, and what suspects did.
 
-    Steps are ``saved`` so much; they take what is ``left``. Suspects did so much ``beyond`` the
-    typical. Where they have calls they did so much of their ``own``, and ``more`` than is typical.
-    What the recording cuts is not in ``whole``, of what is saved, nor in what suspects did.
-    ``step`` are the steps' places among all.
+    Steps are ``saved`` so much; they take what is ``left``, of few at most what is no noise.
+    Suspects did so much ``beyond`` the typical. Where they have calls they did so much of their
+    ``own``, and ``more`` than is typical. What the recording cuts is not in ``whole``, of what is
+    saved, nor in what suspects did. ``step`` are the steps' places among all.
     """
 
     step: Int64
@@ -185,6 +187,8 @@ def _seen(
     # Between calls work may be of steps that have none, which say nothing of what is in every one.
     calls = did & (own > 0)
     left = step_ns(run, [lag_ns])[:, 0] - who.steps_ns
+    if own.size < MANY_STEPS:
+        left = np.minimum(left, _unlike_any_other(run, who, lag_ns))
     return _Seen(
         step=np.flatnonzero(both),
         saved=saved[both],
@@ -194,6 +198,19 @@ def _seen(
         own=own[calls],
         more=beyond[calls],
     )
+
+
+def _unlike_any_other(run: Measures, who: Suspects, lag_ns: Lags) -> int:
+    """How much more of work on GPUs, which share no cores, is far above what any other ever does.
+
+    More than any step takes, where others are too few to tell.
+    """
+    calls = run_graph(run).calls
+    ranks, more = by_rank_and_step(calls, work_on_cores(run, lag_ns).excess_ns)
+    others = more[~np.isin(ranks, who.ranks)]
+    if calls.on_cpu.any() or others.size < _SEVERAL:
+        return int(np.iinfo(np.int64).max)
+    return int(SPIKE * others.max())
 
 
 def _by_chance(seen: _Seen, ranks: int) -> float:

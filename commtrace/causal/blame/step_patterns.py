@@ -16,6 +16,7 @@ __all__ = [
     "CHANCE",
     "CHANCE_IF_COUNTED",
     "MANY_STEPS",
+    "SPIKE",
     "SPIKE_IF_COUNTED",
     "in_every",
     "in_few",
@@ -29,7 +30,8 @@ CHANCE = 0.01
 """Less likely is no chance."""
 CHANCE_IF_COUNTED = 0.05
 """``CHANCE`` of ranks that run what others do not, or on more."""
-_SPIKE = 6  # times the noise: a stall
+SPIKE = 6
+"""Times the noise: a stall."""
 SPIKE_IF_COUNTED = 2
 """Times the noise: a stall of ranks that run there what others do not."""
 MANY_STEPS = 5
@@ -64,7 +66,7 @@ def in_every(
 
 
 def in_few(
-    steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64, spike: int = _SPIKE
+    steps: Int64, more: Float64, least_noise_ns: int, after_ns: Int64, spike: int = SPIKE
 ) -> tuple[int, ...]:
     """The steps that hold most of what is saved, far above the others' noise.
 
@@ -102,7 +104,7 @@ def in_most(steps: Int64, least_noise_ns: int, ranks: int) -> tuple[int, ...]:
     for count in range(steps.size - 1, steps.size // 2, -1):
         big, rest = np.split(steps[order].astype(np.float64), [count])
         noise = max(scatter(big), scatter(rest), least_noise_ns)
-        apart = big[-1] - rest[0] > _SPIKE * noise and big[0] <= _ALIKE * big[-1]
+        apart = big[-1] - rest[0] > SPIKE * noise and big[0] <= _ALIKE * big[-1]
         if apart and big.sum() >= _NEARLY_ALL * steps[steps > 0].sum():
             likely = ranks * _at_least(count, steps.size, 1 / ranks)
             return () if likely >= CHANCE else tuple(sorted(order[:count].tolist()))
@@ -118,7 +120,7 @@ def _at_least(count: int, of: int, chance: float) -> float:
 def since(steps: Int64, least_noise_ns: int) -> tuple[int, ...]:
     """The last steps, if what they save sets in, far above the noise of the first ones."""
     noise = max(scatter(steps[:_SETS_IN].astype(np.float64)), least_noise_ns)
-    low = np.flatnonzero(steps <= _SPIKE * noise)
+    low = np.flatnonzero(steps <= SPIKE * noise)
     first = int(low[-1]) + 1 if low.size else 0
     if min(first, steps.size - first) < _SETS_IN:
         return ()

@@ -29,7 +29,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
 from commtrace.heap import passing
 from commtrace.measures import measure
-from commtrace.metrics.run.group_dimensions import dimensions_of
+from commtrace.metrics.run.group_dimensions import kin
 from commtrace.metrics.run.waits import matched
 from commtrace.packed import Packed
 from commtrace.table import Coded
@@ -234,11 +234,9 @@ def _kinds(run: Measures) -> Signed:
 
 
 def op_and_dimension(run: Measures) -> Int64:
-    """A number for op and dimension, else communicator, of each row of ``collectives``."""
-    communicator = matched(run).matches.coded("communicator")
-    dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
-    its = zip(dimensions, communicator.names, strict=True)
-    where = Coded.of([dimension or name for dimension, name in its])
+    """A number for op and what siblings of its group share, of each row of ``collectives``."""
+    communicator, known = matched(run).matches.coded("communicator"), kin(run)
+    where = Coded.of([known.get(name, name) for name in communicator.names])
     return codes(
         run.rows("collectives").coded("op"), np.append(where.codes, -1)[communicator.codes]
     )

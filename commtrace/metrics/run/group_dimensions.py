@@ -26,6 +26,7 @@ __all__ = [
     "dimension_of",
     "dimensions_of",
     "group_dimensions",
+    "kin",
     "spoken",
 ]
 
@@ -108,6 +109,18 @@ def dimensions_of(run: Measures, communicators: Coded) -> Coded:
     known = _by_group(run)
     dimension = Coded.of([*(known.get(name) for name in communicators.names), None])
     return Coded(dimension.codes[communicators.codes], dimension.names)
+
+
+@measure
+def kin(run: Measures) -> dict[str | None, str]:
+    """What each process group has in common with its siblings.
+
+    The dimension, else how far apart ranks are in groups that fit a mesh, else its identity.
+    """
+    known, families = _by_group(run), _families(run, _known(run))
+    return {
+        name: dimension or str(families.get(name or "", name)) for name, dimension in known.items()
+    }
 
 
 @measure

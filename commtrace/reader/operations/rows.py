@@ -82,10 +82,13 @@ class RankContext(Struct, frozen=True):
         return found.pop() if len(found) == 1 else None
 
     def peer(self, facts: Described, place: GroupPlace) -> int | None:
-        """The global rank of a peer, which is of the group where that is known."""
+        """The global rank of a peer, which is of the group where that is known.
+
+        Some tools write a rank's own number there: nobody sends messages to itself.
+        """
         peer = self.global_rank(facts.peer, place, facts.peer)
         if peer is not None:
-            return peer
+            return peer if peer != self.rank else None
         ranks = place.group.ranks if place.group is not None else None
         return facts.global_peer if ranks is None or facts.global_peer in ranks else None
 
