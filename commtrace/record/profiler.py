@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 
 from commtrace.record import profile
 from commtrace.record.extras import Extras, new_profiler
 from commtrace.record.own_profiler import OWN
 
 __all__ = ["Profiler"]
+
+_ALL = (ProfilerActivity.CPU, ProfilerActivity.CUDA, ProfilerActivity.XPU)
+"""All that can be toggled: of fewer torch warns."""
 
 
 class Profiler:
@@ -67,7 +71,7 @@ class Profiler:
         if toggle is None:  # torch before 2.5
             self.stop()
             return
-        toggle(False, self._profiler.activities)
+        toggle(False, _ALL)
         self._paused = True
 
     def stop(self) -> None:

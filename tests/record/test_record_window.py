@@ -105,8 +105,10 @@ def test_without_steps_it_does_not_record_for_ever(make: Make, path: Path) -> No
     torch.ones(8)
     window.pause()
     torch.ones(8)
+    assert torch.autograd._profiler_enabled()  # what is in flight ends in memory that is there
     window.close()
     assert spans(read(path), "aten::ones") == ["aten::ones"]
+    assert not torch.autograd._profiler_enabled()
 
 
 @pytest.mark.parametrize("steps", [2, 3, 4])
