@@ -24,6 +24,7 @@ from commtrace.arrays import (
     most,
     nth,
 )
+from commtrace.causal.run.fan_out import fanned_out
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
@@ -162,7 +163,7 @@ def calls(run: Measures) -> Calls:
         rank=fewest(rank),
         operation=fewest(waits.ints("operation")),
         packed={
-            "step": Integers.of(table.ints("step")),
+            "step": Integers.of(_steps(rank, table.ints("step"))),
             "thread": Integers.of(thread),
             "worker": Integers.of(codes(rank, table.ints("stream"))),
             "launch_ns": Integers.of(np.minimum(began, arrival)),
@@ -183,12 +184,23 @@ def calls(run: Measures) -> Calls:
     return replace(every, packed=packed, place=place, **flags)
 
 
+def _steps(rank: Int64, step: Int64) -> Int64:
+    """The step of each call; of none, where some ranks have steps and others do not.
+
+    A server steps its optimizer, and its workers have none: they are compared from the first call
+    on that all have in common.
+    """
+    with_steps = distinct(rank[step != NULL])
+    return step if with_steps.size == distinct(rank).size else np.full_like(step, NULL)
+
+
 def _alike(every: Calls, peer: Int64) -> Signed:
     """A number for kind and which of that kind a call is in its rank's step.
 
     Messages, what is called right behind them, and what else is called between them are alike only
     between ranks that make the same calls in the same order in a step, with one and another peer in
-    turn: in a pipeline they do not. Of tensor parallelism's operations one stage's are of a forward
+    turn: in a pipeline they do not. What one sends to all, as a server its parameters, is alike for
+    who sends and who receives. Of tensor parallelism's operations one stage's are of a forward
     pass where another's are of a backward.
     """
     in_step = codes(every.rank, every.step)
@@ -197,7 +209,9 @@ def _alike(every: Calls, peer: Int64) -> Signed:
         return places
     behind = np.append(False, every.is_p2p[:-1] & (in_step[1:] == in_step[:-1]))
     ordered = every.is_p2p | behind | _between(every, in_step)
-    return fewest(codes(places, np.where(ordered, _orders(in_step, places, peer), -1)))
+    alike = codes(places, np.where(ordered, _orders(in_step, places, peer), -1))
+    fanned = fanned_out(every, in_step, peer)
+    return fewest(np.where(fanned < 0, alike, fanned + alike.max() + 1))
 
 
 def _orders(in_step: Int64, places: Signed, peer: Int64) -> Int64:

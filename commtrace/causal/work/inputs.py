@@ -91,8 +91,10 @@ def inputs(
 def uneven_inputs(run: Measures) -> Inputs | None:
     """Of ranks that compute longer in turn the one step in which larger inputs make it longest.
 
-    None where the inputs do not explain most of it, of a few ranks in all steps.
+    None where the inputs do not explain most of it, of a few ranks in all steps, and without steps.
     """
+    if (run_graph(run).calls.step == NULL).all():
+        return None
     found = [max(its.values(), key=lambda its: its.time_ns) for its in _by_step(run)]
     longer_ns = sum(its.longer_ns for its in found)
     if not 0 < _MOST_OF * longer_ns <= sum(its.larger_ns for its in found):
