@@ -49,13 +49,13 @@ def _unlike(calls: Iterable[Call]) -> list[Arguments]:
 def _own_rank(each: list[Arguments]) -> int | None:
     """The global rank that all calls give, where it is not its number in the group of one."""
     ranks = {its.rank for its in each}
-    listed = [listed_ranks(its.group_ranks)[0] for its in each]
-    if len(ranks) != 1 or not all(ranks.issubset(group) for group in listed):
+    listed = [listed_ranks(its.group_ranks) for its in each]
+    if len(ranks) != 1 or not all(cut or ranks.issubset(group) for group, cut in listed):
         return None
     (rank,) = ranks
     other = any(
-        _gives_own(its) and group.index(rank) != rank
-        for its, group in zip(each, listed, strict=True)
+        _gives_own(its) and rank in group and group.index(rank) != rank
+        for its, (group, _) in zip(each, listed, strict=True)
     )
     return rank if other else None
 
