@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.programs.eighteenth_lot import EIGHTEENTH
 from benchmarks.programs.eighth_lot import EIGHTH
 from benchmarks.programs.eleventh_lot import ELEVENTH
 from benchmarks.programs.fifteenth_lot import FIFTEENTH
@@ -31,6 +32,7 @@ from benchmarks.programs.thirteenth_lot import THIRTEENTH
 from benchmarks.programs.twelfth_lot import TWELFTH
 
 __all__ = [
+    "EIGHTEENTH",
     "EIGHTH",
     "ELEVENTH",
     "FIFTEENTH",
@@ -278,5 +280,6 @@ PROGRAMS = (
     *FIFTEENTH,
     *SIXTEENTH,
     *SEVENTEENTH,
+    *EIGHTEENTH,
 )
 """In the order in which they were written, each lot by name."""

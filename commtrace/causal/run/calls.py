@@ -30,7 +30,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
 from commtrace.heap import passing
 from commtrace.measures import measure
-from commtrace.metrics.run.group_dimensions import kin
+from commtrace.metrics.run.group_dimensions import dimensions_of, kin
 from commtrace.metrics.run.waits import matched
 from commtrace.packed import Packed
 from commtrace.table import Coded
@@ -163,7 +163,7 @@ def calls(run: Measures) -> Calls:
         rank=fewest(rank),
         operation=fewest(waits.ints("operation")),
         packed={
-            "step": Integers.of(_steps(rank, table.ints("step"))),
+            "step": Integers.of(table.ints("step")),
             "thread": Integers.of(thread),
             "worker": Integers.of(codes(rank, table.ints("stream"))),
             "launch_ns": Integers.of(np.minimum(began, arrival)),
@@ -178,30 +178,27 @@ def calls(run: Measures) -> Calls:
         is_send=op.being("send"),
         on_cpu=table.coded("device").being("cpu"),
     ).taken(order)
-    packed = {**every.packed, "last_ns": Integers.of(_last(every))}
-    flags = {name: if_one(getattr(every, name)) for name in _FLAGS}
-    place = _alike(every, table.ints("peer")[order])
+    peer, flags = table.ints("peer")[order], {n: if_one(getattr(every, n)) for n in _FLAGS}
+    place, (fanned, step) = (
+        _alike(every, peer, _kinds(run, kin(run))[order]),
+        fanned_out(every, peer),
+    )
+    packed = {
+        **every.packed,
+        "step": Integers.of(step),
+        "last_ns": Integers.of(_last(every)),
+    }
+    place = fewest(np.where(fanned < 0, place, fanned + int(place.max(initial=0)) + 1))
     return replace(every, packed=packed, place=place, **flags)
 
 
-def _steps(rank: Int64, step: Int64) -> Int64:
-    """The step of each call; of none, where some ranks have steps and others do not.
-
-    A server steps its optimizer, and its workers have none: they are compared from the first call
-    on that all have in common.
-    """
-    with_steps = distinct(rank[step != NULL])
-    return step if with_steps.size == distinct(rank).size else np.full_like(step, NULL)
-
-
-def _alike(every: Calls, peer: Int64) -> Signed:
+def _alike(every: Calls, peer: Int64, of_kin: Signed) -> Signed:
     """A number for kind and which of that kind a call is in its rank's step.
 
     Messages, what is called right behind them, and what else is called between them are alike only
-    between ranks that make the same calls in the same order in a step, with one and another peer in
-    turn: in a pipeline they do not. What one sends to all, as a server its parameters, is alike for
-    who sends and who receives. Of tensor parallelism's operations one stage's are of a forward
-    pass where another's are of a backward.
+    between ranks that make the same calls in the same order in a step, by their kinds ``of_kin``,
+    with one and another peer in turn: in a pipeline they do not. Of tensor parallelism's operations
+    one stage's are of a forward pass where another's are of a backward.
     """
     in_step = codes(every.rank, every.step)
     places = fewest(codes(every.kind, nth(codes(in_step, every.kind))))
@@ -209,9 +206,8 @@ def _alike(every: Calls, peer: Int64) -> Signed:
         return places
     behind = np.append(False, every.is_p2p[:-1] & (in_step[1:] == in_step[:-1]))
     ordered = every.is_p2p | behind | _between(every, in_step)
-    alike = codes(places, np.where(ordered, _orders(in_step, places, peer), -1))
-    fanned = fanned_out(every, in_step, peer)
-    return fewest(np.where(fanned < 0, alike, fanned + alike.max() + 1))
+    called = codes(of_kin, nth(codes(in_step, of_kin)))
+    return fewest(codes(places, np.where(ordered, _orders(in_step, called, peer), -1)))
 
 
 def _orders(in_step: Int64, places: Signed, peer: Int64) -> Int64:
@@ -236,20 +232,27 @@ def _between(every: Calls, in_step: Int64) -> Bool:
     return ~every.is_p2p & np.isin(every.kind, every.kind[between])
 
 
-def _kinds(run: Measures) -> Signed:
+def _kinds(run: Measures, kin: Mapping[str | None, str] | None = None) -> Signed:
     """A number for op, dimension and size of each row of ``collectives``.
 
-    The size is the largest of the operation's: ranks may send and get unlike parts.
+    For what siblings share, instead of the dimension, if that is given. The size is the largest of
+    the operation's: ranks may send and get unlike parts.
     """
     operation = codes(matched(run).waits.ints("operation"))
     largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
     np.maximum.at(largest, operation, run.rows("collectives").ints("size_bytes"))
-    return fewest(codes(op_and_dimension(run), largest[operation]))
+    return fewest(codes(op_and_dimension(run, kin), largest[operation]))
 
 
-def op_and_dimension(run: Measures) -> Int64:
-    """A number for op and what siblings of its group share, of each row of ``collectives``."""
-    communicator, known = matched(run).matches.coded("communicator"), kin(run)
+def op_and_dimension(run: Measures, kin: Mapping[str | None, str] | None = None) -> Int64:
+    """A number for op and dimension, else communicator, of each row of ``collectives``.
+
+    For op and what siblings share, if that is given.
+    """
+    communicator = matched(run).matches.coded("communicator")
+    dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
+    its = zip(dimensions, communicator.names, strict=True)
+    known = kin or {name: dimension or name for dimension, name in its}
     where = Coded.of([known.get(name, name) for name in communicator.names])
     return codes(
         run.rows("collectives").coded("op"), np.append(where.codes, -1)[communicator.codes]

@@ -91,9 +91,10 @@ def inputs(
 def uneven_inputs(run: Measures) -> Inputs | None:
     """Of ranks that compute longer in turn the one step in which larger inputs make it longest.
 
-    None where the inputs do not explain most of it, of a few ranks in all steps, and without steps.
+    None where the inputs do not explain most of it, of a few ranks in all steps, and where some
+    have none.
     """
-    if (run_graph(run).calls.step == NULL).all():
+    if (run_graph(run).calls.step == NULL).any():
         return None
     found = [max(its.values(), key=lambda its: its.time_ns) for its in _by_step(run)]
     longer_ns = sum(its.longer_ns for its in found)
