@@ -20,7 +20,7 @@ from commtrace.reader.json.events import Call, Scan
 from commtrace.reader.operations.gloo import gloo_rows
 from commtrace.reader.operations.gpu_operations import gpu_rows
 from commtrace.reader.operations.groups import Groups
-from commtrace.reader.operations.ranks_in_calls import ranks_in_calls, without_own_rank
+from commtrace.reader.operations.ranks_in_calls import ranks_and_calls
 from commtrace.reader.operations.rows import RankContext
 from commtrace.reader.overruns import Cut, cut_overruns
 from commtrace.table import Columns
@@ -67,7 +67,7 @@ def identify(scan: Scan, otherwise: Identity) -> Identity:
     Without any in the metadata it is that of whom all calls are, if they tell.
     """
     identity = JobMetadata.of(scan).identity(otherwise)
-    if identity[1] == "metadata" or len(ranks := ranks_in_calls(scan.calls)) != 1:
+    if identity[1] == "metadata" or len(ranks := ranks_and_calls(scan.calls)[0]) != 1:
         return identity
     return min(ranks), "calls"
 
@@ -78,8 +78,8 @@ def tables(scan: Scan, identity: Identity) -> Tables:
     The notes are those of this step; the scan's own are not repeated.
     """
     cut = cut_overruns(scan)
-    several = ranks_in_calls(scan.calls)
-    scan = replace(cut.scan, calls=without_own_rank(cut.scan.calls))
+    several, calls = ranks_and_calls(cut.scan.calls)
+    scan = replace(cut.scan, calls=calls)
     job, rank = JobMetadata.of(scan), identity[0]
     context = RankContext(rank, job.groups(rank), job.flight())
     context.learn(scan.calls)

@@ -55,6 +55,7 @@ class Profiler:
         with OWN.not_now():
             self._profiler.start_trace()
         self._running = self.has_recorded = True
+        self._paused = False
         self.extras.start()
 
     def pause(self) -> None:
@@ -65,12 +66,11 @@ class Profiler:
         """
         if self._profiler is None or not self._running or self._paused:
             return
-        self.extras.stop()
-        self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
         toggle = getattr(self._profiler, "toggle_collection_dynamic", None)
         if toggle is None:  # torch before 2.5
             self.stop()
             return
+        self._end()
         toggle(False, _ALL)
         self._paused = True
 
@@ -79,12 +79,16 @@ class Profiler:
         if self._profiler is None or not self._running:
             return
         self._running = False
-        self.extras.stop()
         if not self._paused:
-            self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
+            self._end()
         _synchronize()
         with OWN.not_now():
             self._profiler.stop_trace()
+
+    def _end(self) -> None:
+        """Nothing that is called from here on counts."""
+        self.extras.stop()
+        self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
 
     def events_per_s(self, since_ns: int) -> float | None:
         """How many events a second since then has left; None where nothing was recorded."""

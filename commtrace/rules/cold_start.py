@@ -79,7 +79,7 @@ class ColdStart(Rule, frozen=True):
 
     Blind spots
         Without sequence numbers a window's first operation may be any: what is far slower than its
-        like is *low*. gloo numbers no sends and recvs. The time of new_group and
+        like has low confidence. gloo numbers no sends and recvs. The time of new_group and
         init_process_group themselves is not counted: they are no operations. The first step may
         compile or allocate as well: that delays arrivals, which are not counted here, but also the
         host's call.

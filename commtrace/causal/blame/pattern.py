@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64
+from commtrace.arrays import Float64, Int32, Int64
 from commtrace.causal.blame.done_more import DoneMore, counted_more, done_more
 from commtrace.causal.blame.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.blame.step_patterns import (
@@ -205,12 +205,17 @@ def _unlike_any_other(run: Measures, who: Suspects, lag_ns: Lags) -> int:
 
     More than any step takes, where others are too few to tell.
     """
-    calls = run_graph(run).calls
-    ranks, more = by_rank_and_step(calls, work_on_cores(run, lag_ns).excess_ns)
-    others = more[~np.isin(ranks, who.ranks)]
-    if calls.on_cpu.any() or others.size < _SEVERAL:
-        return int(np.iinfo(np.int64).max)
-    return int(SPIKE * others.max())
+    longest = int(np.iinfo(np.int64).max)
+    if run_graph(run).calls.on_cpu.any():
+        return longest
+    ranks, late = _excess(run, lag_ns)
+    others = late[~np.isin(ranks, who.ranks)]
+    return longest if others.size < _SEVERAL else int(SPIKE * others.max())
+
+
+def _excess(run: Measures, lag_ns: Lags) -> tuple[Int32, Float64]:
+    """The ranks, and what each does beyond the typical, with these lags: ranks × steps."""
+    return by_rank_and_step(run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns)
 
 
 def _by_chance(seen: _Seen, ranks: int) -> float:
@@ -242,8 +247,7 @@ def _in_turn(run: Measures, who: Suspects, lag_ns: Lags, stalls_ns: Float64) -> 
 
     As many ranks as can, or several others that are the last in as many steps as these stall in.
     """
-    calls, excess = run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns
-    ranks, late = by_rank_and_step(calls, excess)
+    ranks, late = _excess(run, lag_ns)
     stalls = late >= _HALF * stalls_ns.mean()
     in_turn = min(int(stalls.any(axis=side).sum()) for side in (0, 1))
     last = ranks[late.argmax(axis=0)][stalls.any(axis=0)]

@@ -155,7 +155,8 @@ def calls(run: Measures) -> Calls:
     # A send or recv of gloo arrives with its call: `arrival` is that already.
     ahead = end - table.ints("duration_ns") - table.ints("start_ns")
     began = np.where(launch == NULL, arrival, launch + ahead)
-    op, kind = table.coded("op"), _kinds(run)
+    op, largest = table.coded("op"), _largest_bytes(run)
+    kind = fewest(codes(op_and_dimension(run), largest))
     order = in_order(rank, thread, began)
     every = Calls(
         waits=waits,
@@ -178,22 +179,25 @@ def calls(run: Measures) -> Calls:
         is_send=op.being("send"),
         on_cpu=table.coded("device").being("cpu"),
     ).taken(order)
-    peer, flags = table.ints("peer")[order], {n: if_one(getattr(every, n)) for n in _FLAGS}
-    place, (fanned, step) = (
-        _alike(every, peer, _kinds(run, kin(run))[order]),
-        fanned_out(every, peer),
-    )
-    packed = {
-        **every.packed,
-        "step": Integers.of(step),
-        "last_ns": Integers.of(_last(every)),
-    }
-    place = fewest(np.where(fanned < 0, place, fanned + int(place.max(initial=0)) + 1))
-    return replace(every, packed=packed, place=place, **flags)
+    packed = {**every.packed, "last_ns": Integers.of(_last(every))}
+    flags = {name: if_one(getattr(every, name)) for name in _FLAGS}
+    place = _nth_of_kind(codes(every.rank, every.step), every.kind)
+    if every.is_p2p.any():
+        peer = table.ints("peer")[order]
+        place = _alike(every, peer, codes(op_and_dimension(run, kin(run)), largest)[order])
+        fanned, step = fanned_out(every, peer)
+        place = np.where(fanned < 0, place, fanned + int(place.max()) + 1)
+        packed["step"] = Integers.of(step)
+    return replace(every, packed=packed, place=fewest(place), **flags)
 
 
-def _alike(every: Calls, peer: Int64, of_kin: Signed) -> Signed:
-    """A number for kind and which of that kind a call is in its rank's step.
+def _nth_of_kind(in_step: Int64, kind: Signed) -> Int64:
+    """A number for kind and which of that kind a call is in its rank's step."""
+    return codes(kind, nth(codes(in_step, kind)))
+
+
+def _alike(every: Calls, peer: Int64, of_kin: Int64) -> Int64:
+    """The same of calls among which are messages, as far as they are alike.
 
     Messages, what is called right behind them, and what else is called between them are alike only
     between ranks that make the same calls in the same order in a step, by their kinds ``of_kin``,
@@ -201,16 +205,13 @@ def _alike(every: Calls, peer: Int64, of_kin: Signed) -> Signed:
     one stage's are of a forward pass where another's are of a backward.
     """
     in_step = codes(every.rank, every.step)
-    places = fewest(codes(every.kind, nth(codes(in_step, every.kind))))
-    if not every.is_p2p.any():
-        return places
     behind = np.append(False, every.is_p2p[:-1] & (in_step[1:] == in_step[:-1]))
     ordered = every.is_p2p | behind | _between(every, in_step)
-    called = codes(of_kin, nth(codes(in_step, of_kin)))
-    return fewest(codes(places, np.where(ordered, _orders(in_step, called, peer), -1)))
+    orders = _orders(in_step, _nth_of_kind(in_step, of_kin), peer)
+    return codes(_nth_of_kind(in_step, every.kind), np.where(ordered, orders, -1))
 
 
-def _orders(in_step: Int64, places: Signed, peer: Int64) -> Int64:
+def _orders(in_step: Int64, places: Int64, peer: Int64) -> Int64:
     """Of each call a number for all that its rank calls in its step, in order."""
     made: dict[int, list[tuple[int, int]]] = {}
     peers: dict[int, dict[int, int]] = {}
@@ -232,16 +233,15 @@ def _between(every: Calls, in_step: Int64) -> Bool:
     return ~every.is_p2p & np.isin(every.kind, every.kind[between])
 
 
-def _kinds(run: Measures, kin: Mapping[str | None, str] | None = None) -> Signed:
-    """A number for op, dimension and size of each row of ``collectives``.
+def _largest_bytes(run: Measures) -> Int64:
+    """The largest size of its operation, of each row of ``collectives``.
 
-    For what siblings share, instead of the dimension, if that is given. The size is the largest of
-    the operation's: ranks may send and get unlike parts.
+    Ranks may send and get unlike parts.
     """
     operation = codes(matched(run).waits.ints("operation"))
     largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
     np.maximum.at(largest, operation, run.rows("collectives").ints("size_bytes"))
-    return fewest(codes(op_and_dimension(run, kin), largest[operation]))
+    return largest[operation]
 
 
 def op_and_dimension(run: Measures, kin: Mapping[str | None, str] | None = None) -> Int64:
@@ -250,10 +250,11 @@ def op_and_dimension(run: Measures, kin: Mapping[str | None, str] | None = None)
     For op and what siblings share, if that is given.
     """
     communicator = matched(run).matches.coded("communicator")
-    dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
-    its = zip(dimensions, communicator.names, strict=True)
-    known = kin or {name: dimension or name for dimension, name in its}
-    where = Coded.of([known.get(name, name) for name in communicator.names])
+    if kin is None:
+        dimensions = dimensions_of(run, Coded.of(communicator.names)).decoded()
+        its = zip(dimensions, communicator.names, strict=True)
+        kin = {name: dimension or name for dimension, name in its}
+    where = Coded.of([kin.get(name, name) for name in communicator.names])
     return codes(
         run.rows("collectives").coded("op"), np.append(where.codes, -1)[communicator.codes]
     )

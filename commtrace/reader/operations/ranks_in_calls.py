@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
 from commtrace.comms import SYNCHRONISING, canonical_operation
 from commtrace.reader.json.events import Arguments, Call
 from commtrace.reader.operations.groups import listed_ranks
 
-__all__ = ["ranks_in_calls", "without_own_rank"]
+__all__ = ["ranks_and_calls"]
 
 _MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage
 
 
-def ranks_in_calls(calls: Iterable[Call]) -> frozenset[int]:
-    """The global ranks that made a file's calls, as far as these tell.
+def ranks_and_calls(calls: tuple[Call, ...]) -> tuple[frozenset[int], tuple[Call, ...]]:
+    """The global ranks that made a file's calls, as far as these tell; and the calls.
 
-    Of operations without a root: of others PyTorch records the root, or the peer, as the rank.
+    PyTorch records the caller's rank of operations without a root only, by its number in the group;
+    of others it is the root, or the peer. Other tools may write the caller's global rank with all
+    operations: then the calls are without it, since it is neither a root's nor a peer's.
     """
-    each = _unlike(calls)
-    one = _own_rank(each)
-    found = {_global_rank(its) for its in each} if one is None else {one}
-    return frozenset(rank for rank in found if rank is not None and 0 <= rank < _MOST_RANKS)
-
-
-def without_own_rank(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """The calls, without a rank that is that of who made them, and neither a root's nor a peer's.
-
-    PyTorch records that of operations without a root only, and by its number in the group. Other
-    tools may write the global one, with all operations.
-    """
-    if _own_rank(_unlike(calls)) is None:
-        return calls
-    return tuple(replace(call, args=replace(call.args, rank=None)) for call in calls)
-
-
-def _unlike(calls: Iterable[Call]) -> list[Arguments]:
-    each = {
+    unlike = {
         (its.collective, its.rank, str(its.group_ranks or ""), its.rank_start, its.rank_stride): its
         for its in (call.args for call in calls)
         if its.rank is not None
     }
-    return list(each.values())
+    own = _own_rank(list(unlike.values()))
+    if own is not None:
+        calls = tuple(replace(call, args=replace(call.args, rank=None)) for call in calls)
+    found = {_global_rank(its) for its in unlike.values()} if own is None else {own}
+    return frozenset(its for its in found if its is not None and 0 <= its < _MOST_RANKS), calls
 
 
 def _own_rank(each: list[Arguments]) -> int | None:
