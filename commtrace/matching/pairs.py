@@ -4,8 +4,9 @@ They pair by source, destination and order. The counters of point-to-point opera
 (``Seq`` and ``Comms Id``, which is made from it) count all of a rank's own, so that they
 differ on the two ends: they are believed only where they agree with the order.
 
-Counting is right where both were there before either was done; from the second on, or
-the third, where one end's window opened that much later. Where that fails, events were
+Counting is right where both were there before either was done, whatever one end recorded
+behind the other's last; from the second on, or the third, where one end's window opened that
+much later. Where that fails, events were
 lost, and it is the ends that agree in time that belong together; unless few do, as where
 small messages are on their way before anybody waits for them: then counting is right as
 long as nothing was received before it was sent.
@@ -98,8 +99,9 @@ def _counted(rows: Collectives, sends: Int64, recvs: Int64) -> dict[int, _Pairs]
 
 
 def _later(sends: Int64, recvs: Int64) -> Iterator[_Pairs]:
-    """In their order, but the first few of one end, and as many of the other's last."""
-    for skipped in range(1, min(_SKIPPED, min(sends.size, recvs.size) // 3) + 1):
+    """In their order, but the first few of one end, and what is left of the other's last."""
+    least = int(sends.size == recvs.size)  # with none skipped that is counting
+    for skipped in range(least, min(_SKIPPED, min(sends.size, recvs.size) // 3) + 1):
         for a, b in ((sends[skipped:], recvs), (sends, recvs[skipped:])):
             count = min(a.size, b.size)
             yield a[:count], b[:count]

@@ -156,3 +156,14 @@ def test_what_lies_ready_when_it_is_received_pairs_by_order() -> None:
     sends = [(40 * MS * k, 40 * MS * k + MS // 4) for k in range(8)]
     recvs = [(at + 12 * MS, at + 12 * MS + MS // 10) for at, _ in sends]
     assert matched(sends, recvs) == [(k, k) for k in range(8)]
+
+
+def test_one_end_recorded_longer_leaves_its_last_messages_alone() -> None:
+    """Buffered sends end at once, so that ends in time would belong to others."""
+    recvs = [(100 * MS + n * MS, 105 * MS + n * MS) for n in range(8)]
+    sends = [(n * MS, n * MS + MS // 2 + MARGIN_NS) for n in range(9)]
+    rows = messages(sends, recvs)
+    how, (a, b) = pairs._matched(
+        rows, rows.signature, np.arange(9), np.arange(9, 17), Line(100.0 * MS)
+    )
+    assert (how, a.tolist(), b.tolist()) == (pairs.ALIGNMENT, [*range(8)], [*range(9, 17)])
