@@ -22,9 +22,9 @@ class Ends(NamedTuple):
     on_cpu: Bool
 
 
-def ends_of(rows: Collectives, number: Int64) -> dict[int, Ends]:
-    """What each rank saw of the synchronising operations that it has in common with others."""
-    telling = np.flatnonzero(rows.synchronises & (number >= 0))
+def ends_of(rows: Collectives, number: Int64, telling: Bool) -> dict[int, Ends]:
+    """What each rank saw of those operations that it has in common with others."""
+    telling = np.flatnonzero(telling & (number >= 0))
     count = np.bincount(number[telling], minlength=1)
     telling = telling[count[number[telling]] > 1]
     telling = telling[np.lexsort((number[telling], rows.rank[telling]))]

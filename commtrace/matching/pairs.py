@@ -9,7 +9,8 @@ behind the other's last; from the second on, or the third, where one end's windo
 much later. Where that fails, events were
 lost, and it is the ends that agree in time that belong together; unless few do, as where
 small messages are on their way before anybody waits for them: then counting is right as
-long as nothing was received before it was sent.
+long as nothing was received before it was sent. Where nothing ties the two ends' clocks, messages
+of GPUs are counted that ended together but for a constant.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes, nth
 from commtrace.matching.assignment import ALIGNMENT, COMMS_ID, ORDER, Found
-from commtrace.matching.clock_line import Line
+from commtrace.matching.clock_line import Line, level
 from commtrace.matching.collective_arrays import Collectives, split
 from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
@@ -30,6 +31,7 @@ __all__ = ["pair"]
 UNBROKEN = 0.9
 MOST = 0.5
 _SKIPPED = 2
+_TELLING = 4  # messages: fewer end together by chance
 
 
 _Pairs = tuple[Int64, Int64]
@@ -52,7 +54,12 @@ def pair(rows: Collectives, found: Found, clocks: Mapping[int, RankClock]) -> No
 def _matched(
     rows: Collectives, signature: Int64, sends: Int64, recvs: Int64, line: Line | None
 ) -> tuple[int, _Pairs]:
-    counted = {} if line is None else _counted(rows, sends, recvs)
+    counted = _counted(rows, sends, recvs)
+    if line is None:
+        for how, pairs in counted.items():
+            if _tie(rows, pairs):
+                return how, pairs
+        counted = {}
     for how, pairs in counted.items():
         if line is not None and _possible(rows, pairs, line, both=True):
             return how, pairs
@@ -132,6 +139,15 @@ def _possible(rows: Collectives, pairs: _Pairs, line: Line, *, both: bool) -> bo
     if both:
         late |= rows.called[recvs] - offset > rows.end[sends] + MARGIN_NS
     return not late.any()
+
+
+def _tie(rows: Collectives, pairs: _Pairs) -> bool:
+    """Whether pairs, of which no clock tells, are of GPUs, alike, and ended together."""
+    sends, recvs = pairs
+    if rows.on_cpu[sends].any() or (rows.signature[sends] != rows.signature[recvs]).any():
+        return False
+    end = rows.end[recvs]
+    return sends.size >= _TELLING and _agree(rows, pairs, pairs, level(end, end - rows.end[sends]))
 
 
 def _agree(rows: Collectives, aligned: _Pairs, counted: _Pairs, line: Line) -> bool:

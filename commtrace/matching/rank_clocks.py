@@ -1,8 +1,9 @@
 """How far each rank's clock is off, from when synchronising collectives ended.
 
 Only ends can tell: a rank's start says when it arrived, not what time it is. Rooted
-operations and point-to-point ones do not end everywhere at once and tell nothing. The
-ranks of one host have one clock, unless one of them is done before another has come.
+operations and point-to-point ones do not end everywhere at once and tell nothing; but where
+nothing else ties two clocks, the messages of GPUs do, whose kernels are done at about the same
+time. The ranks of one host have one clock, unless one of them is done before another has come.
 Where the recorder has read the clocks, that holds the ends to its bounds: over a link that
 is slower in one direction they end apart, every time.
 """
@@ -90,22 +91,14 @@ def _row(rank: int, one: RankClock, start: int, end: int) -> dict[str, Any]:
 
 def readings(rows: Collectives, number: Int64) -> dict[int, RankClock]:
     """Each rank's clock, given each row's operation (-1 if unknown), by ascending rank."""
-    ends = ends_of(rows, number)
+    ends = ends_of(rows, number, rows.synchronises)
     clock_of = _one_clock_each(rows, ends)
-    lowest = _reference(rows, clock_of)
+    lowest, every = _reference(rows, clock_of), set(clock_of.values())
     known = {lowest: RankClock(lowest, SAME, drifts=True, provenance="host")}
-    shared = by_clock(ends, clock_of)
-    in_common, every = InCommon(shared), set(clock_of.values())
-    # As few links between two clocks as can be, of many operations before those of few.
-    for fewest in (LINE_OPERATIONS, 1):
-        for near in (reached := list(known)):
-            if len(known) == len(every):
-                break
-            for far in in_common.clocks(near, fewest):
-                if far not in known:
-                    link = _link(rows, known[near], shared[near], shared[far])
-                    known[far] = _behind(known[near], link, far)
-                    reached.append(far)
+    _reach(rows, known, by_clock(ends, clock_of), len(every))
+    if len(known) < len(every):
+        met = rows.synchronises | (rows.p2p & ~rows.on_cpu)
+        _reach(rows, known, by_clock(ends_of(rows, number, met), clock_of), len(every))
     best = _best_probes(rows, clock_of)
     for far in every - {lowest}:
         bound = _probed(rows, clock_of, best, lowest, far)
@@ -114,6 +107,23 @@ def readings(rows: Collectives, number: Int64) -> dict[int, RankClock]:
         rank: _same_host(known.get(one, RankClock(one)), lowest, rank)
         for rank, one in sorted(clock_of.items())
     }
+
+
+def _reach(
+    rows: Collectives, known: dict[int, RankClock], shared: dict[int, Ends], count: int
+) -> None:
+    """Add to the known clocks, until there are so many, those that share ends with them."""
+    in_common = InCommon(shared)
+    # As few links between two clocks as can be, of many operations before those of few.
+    for fewest in (LINE_OPERATIONS, 1):
+        for near in (reached := list(known)):
+            if len(known) == count:
+                break
+            for far in in_common.clocks(near, fewest):
+                if far not in known:
+                    link = _link(rows, known[near], shared[near], shared[far])
+                    known[far] = _behind(known[near], link, far)
+                    reached.append(far)
 
 
 def _reference(rows: Collectives, clock_of: dict[int, int]) -> int:

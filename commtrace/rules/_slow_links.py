@@ -85,7 +85,7 @@ def slow_transfers(run: Measures, min_count: int, min_ratio: float) -> SlowTrans
         return None
     back = [pair[::-1] for pair in link.slow]
     slow = known.take(_of(known, link.slow))
-    rest = known.take(~_of(known, [*link.slow, *back]))
+    rest = known.take(_of(known, link.rest) if link.rest else ~_of(known, [*link.slow, *back]))
     if not len(rest) or not _separate(slow, rest) or not _steady(slow):
         return None
     ratio = float(np.median(slow.floats("relative")) / np.median(rest.floats("relative")))
@@ -119,7 +119,10 @@ def waits_left(run: Measures) -> Callable[[Int64], float]:
 
 
 class Link(Struct, frozen=True):
-    """What is slow: pairs of ranks, the first of which is the slowest; whom to name, in words."""
+    """What is slow: pairs of ranks, the first of which is the slowest; whom to name, in words.
+
+    ``rest`` are the pairs that these are held against, by default all others.
+    """
 
     slow: tuple[Pair, ...]
     ranks: tuple[int, ...]
@@ -127,6 +130,7 @@ class Link(Struct, frozen=True):
     between: str
     unit: str = "rank"
     separable: bool = True
+    rest: tuple[Pair, ...] = ()
 
 
 def by_pair(known: Rows) -> dict[Pair, Float64]:
@@ -148,6 +152,8 @@ def _of(known: Rows, pairs: Collection[Pair]) -> Bool:
 def _standing_out(level: Mapping[Pair, float], run: Measures, *, waits: bool) -> Link | None:
     """The slowest pair, or hosts, or few pairs, with no other pair nearly as slow."""
     pairs = sorted(level, key=lambda pair: (level[pair], pair), reverse=True)
+    if not waits and (host := _slow_host(pairs, level, hosts(run))):
+        return host
     sender, receiver = first = pairs[0]
     rest = [level[pair] for pair in pairs if pair not in (first, first[::-1])]
     if not rest:
@@ -203,6 +209,30 @@ def _of_hosts(pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, obje
                 mine = tuple(rank for rank in ranks if host[rank] == name)
                 between = f"host {name} and the others"
                 return Link(slow, mine, f"{verb} host {name}", between, "host", separable=False)
+    return None
+
+
+def _slow_host(
+    pairs: list[Pair], level: Mapping[Pair, float], host: Mapping[int, object]
+) -> Link | None:
+    """The host whose pairs with several others are all slower than any without it.
+
+    However many these are: along a chain of four hosts most of the pairs are of one of them.
+    """
+    across = [
+        pair for pair in pairs if host.keys() >= {*pair} and host[pair[0]] != host[pair[1]]
+    ]
+    for name in {host[rank] for pair in across for rank in pair}:
+        slow = tuple(pair for pair in across if name in (host[pair[0]], host[pair[1]]))
+        rest = tuple(pair for pair in across if pair not in slow)
+        others = {host[rank] for pair in slow for rank in pair} - {name}
+        if len(others) < 2 or not rest:
+            continue
+        if min(map(level.__getitem__, slow)) > MIN_RATIO * max(map(level.__getitem__, rest)):
+            mine = tuple(sorted({rank for pair in slow for rank in pair if host[rank] == name}))
+            between = f"host {name} and the others"
+            ends = f"from and to host {name}"
+            return Link(slow, mine, ends, between, "host", separable=False, rest=rest)
     return None
 
 

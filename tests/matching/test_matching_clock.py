@@ -280,3 +280,34 @@ def test_what_cpus_did_bounds_a_clock_by_causality_only(make_trace: Make) -> Non
     """Each operation lasts 1 ms on both clocks: it may be 1 ms off, and nobody could tell."""
     (_, far) = clocks(run(make_trace, ["a", "b"], [0, 20], device="cpu"))
     assert (far["offset_ns"], far["error_ns"]) == (20 * MS, MS)
+
+
+def test_messages_of_gpus_tie_clocks_that_nothing_else_does(make_trace: Make) -> None:
+    """A pipeline of two hosts: the second's clock is 5 ms ahead, and each waits in its recvs."""
+    rng = np.random.default_rng(0)
+    began = np.cumsum(rng.uniform(2, 9, 12)) * MS
+    calls = [
+        {
+            "op": op,
+            "group": "pp",
+            "group_size": 2,
+            "size_bytes": 1 << 24,
+            "rank": rank,
+            "peer": 1 - rank,
+            "start_ns": round(start - early + 5 * MS * rank),
+            "duration_ns": round(MS + early),
+        }
+        for i, start in enumerate(began)
+        for rank, op, early in (
+            (i % 2, "send", 0.0),
+            (1 - i % 2, "recv", rng.uniform(0, MS)),
+        )
+    ]
+    trace = make_trace(
+        collectives=sorted(calls, key=lambda its: (its["rank"], its["start_ns"])),
+        groups=[{"rank": rank, "group": "pp", "size": 2, "ranks": "0,1"} for rank in (0, 1)],
+        ranks=[{"rank": rank, "file": f"{rank}", "host": "ab"[rank]} for rank in (0, 1)],
+    )
+    found = match(trace)
+    assert found.matches.ints("present").tolist() == [2] * 24
+    assert [row["offset_ns"] for row in found.clock.dicts()] == [0, pytest.approx(5 * MS, abs=10)]

@@ -593,6 +593,29 @@ class TestSlowLink:
         findings = found(run.trace(), "slow-link")
         assert [its.confidence for its in findings] == ([confidence] if confidence else [])
 
+    @pytest.mark.parametrize(
+        ("slow", "ranks"),
+        [
+            (((1, 2), (3, 4), (5, 6)), None),  # of all hosts alike
+            (((1, 2), (3, 4)), (2, 3)),  # all that host b sends and receives
+        ],
+    )
+    def test_of_a_chain_of_hosts(
+        self, slow: tuple[tuple[int, int], ...], ranks: tuple[int, ...] | None
+    ) -> None:
+        """Two ranks each: of its three ways between hosts two are slow, so that slow is usual."""
+        run = Tiny(8, hosts=("a", "b", "c", "d"))
+        for micro in range(12):
+            for source in range(7):
+                took = 300.0 if (source, source + 1) in slow else 100.0
+                at = micro * 4000.0 + source * 400
+                run.collective(source, "send", at, took, size=4 * MB, peer=source + 1)
+                run.collective(source + 1, "recv", at, took, size=4 * MB, peer=source)
+        findings = found(run.trace(), "slow-link")
+        assert [its.ranks for its in findings] == ([ranks] if ranks else [])
+        if ranks:
+            assert "from and to host b take 3.00 times as long" in findings[0].summary
+
     def test_many_slow_ones_are_no_links(self) -> None:
         assert not found(
             self.pairs(dict.fromkeys(((0, 1), (1, 2), (2, 3), (3, 0)), 300.0)), "slow-link"
