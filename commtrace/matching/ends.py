@@ -22,9 +22,9 @@ class Ends(NamedTuple):
     on_cpu: Bool
 
 
-def ends_of(rows: Collectives, number: Int64, telling: Bool) -> dict[int, Ends]:
+def ends_of(rows: Collectives, number: Int64, which: Bool) -> dict[int, Ends]:
     """What each rank saw of those operations that it has in common with others."""
-    telling = np.flatnonzero(telling & (number >= 0))
+    telling = np.flatnonzero(which & (number >= 0))
     count = np.bincount(number[telling], minlength=1)
     telling = telling[count[number[telling]] > 1]
     telling = telling[np.lexsort((number[telling], rows.rank[telling]))]

@@ -219,9 +219,7 @@ def _slow_host(
 
     However many these are: along a chain of four hosts most of the pairs are of one of them.
     """
-    across = [
-        pair for pair in pairs if host.keys() >= {*pair} and host[pair[0]] != host[pair[1]]
-    ]
+    across = [pair for pair in pairs if host.keys() >= {*pair} and host[pair[0]] != host[pair[1]]]
     for name in {host[rank] for pair in across for rank in pair}:
         slow = tuple(pair for pair in across if name in (host[pair[0]], host[pair[1]]))
         rest = tuple(pair for pair in across if pair not in slow)

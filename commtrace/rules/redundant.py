@@ -19,6 +19,7 @@ from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.gradients import placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
+from commtrace.metrics.run.regathers import regathered
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.unmarked_passes import placed_by_threads
@@ -36,7 +37,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Nine kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Ten kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
         same sizes and nothing else. The checks before each collective at PyTorch's debug level
@@ -50,7 +51,8 @@ class Redundant(Rule, frozen=True):
         compute the same parameters of the same gradients; not where the root works longer than
         the others between the two. Broadcasts of one root, of the same three sizes or more in
         every step of a group that averages gradients, where the root gets nothing that the others
-        do not, nor works longer before.
+        do not, nor works longer before. All_gathers of as many elements as FSDP reduce_scatters,
+        three for each such or more: parameters that no update has changed since the last.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -59,8 +61,9 @@ class Redundant(Rule, frozen=True):
         Accumulate under ``no_sync()`` (all but the last micro-batch), with FSDP2 after
         ``set_requires_gradient_sync(False)``, which keeps whole gradients in memory; leave out the
         barrier; reduce over the larger group once; construct DDP with
-        ``broadcast_buffers=False``; send parameters once, before the first step. The potential
-        saving is that of the run replayed without them.
+        ``broadcast_buffers=False``; send parameters once, before the first step; keep what is
+        gathered, if it fits in memory, until the last micro-batch. The potential saving is that of
+        the run replayed without them.
 
     Blind spots
         Meaning is not in a trace. Micro-batches are known from DDP's and FSDP2's own annotations,
@@ -98,6 +101,7 @@ class Redundant(Rule, frozen=True):
             (_averaged_again, rows.take(averaged_again(run, rows))),
             (_sent_again, rows.take(again)),
             (_sent_always, rows.take(sent_always(run, rows) & ~again)),
+            (_regathered, rows.take(regathered(rows))),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
@@ -266,6 +270,18 @@ def _sent_always(needless: Rows) -> _Said:
         ("something that only the root does: before it sends it works no longer than the others",),
         "if they do not change, as those of a frozen model, send them once, before the first step",
         "low",
+    )
+
+
+def _regathered(needless: Rows) -> _Said:
+    step = codes(needless.ints("rank"), needless.ints("step"))
+    return _Said(
+        "the same parameters are gathered again and again in a step, though nothing updates them",
+        Evidence("gathered again", float(np.median(np.bincount(step))), "times a step", 0),
+        ("parameters that changed: each is reduced, for an update, once in all of these",),
+        "keep them, if memory has room: set_reshard_after_backward(False) for all micro-batches "
+        "but the last and reshard_after_forward=False; with FSDP1 SHARD_GRAD_OP within no_sync()",
+        "medium",
     )
 
 

@@ -74,6 +74,37 @@ def test_what_an_emulated_operation_waits_for_cores_is_not_its_bytes() -> None:
     assert finding.cost_ns == 5 * 400_000
 
 
+@pytest.mark.parametrize(
+    ("micro_batches", "reduces", "saved_us"),
+    [
+        (2, 1, 3 * 300),  # gathered four times, for one reduction
+        (1, 1, None),  # as FSDP does: for forward, and for backward
+        (2, 2, None),  # each micro-batch reduces: that is another finding's
+        (2, 0, None),  # an evaluation: nothing says that these are parameters
+    ],
+)
+def test_parameters_are_gathered_once_for_an_update(
+    micro_batches: int, reduces: int, saved_us: int | None
+) -> None:
+    run = Tiny(2)
+    for step, rank in product(range(4), range(2)):
+        start = at = step * 5000
+        run.step(rank, step, start, 5000)
+        launched = {"launch_ns": BASE_NS + 1000 * (start + 10)}
+        for micro in range(micro_batches):
+            for _ in ("forward", "backward"):
+                run.collective(rank, "all_gather", at + 100, 298, size=1 << 24, **launched)
+                run.kernel(rank, at + 400, 398, **launched)
+                at += 700
+            if micro >= micro_batches - reduces:
+                run.collective(rank, "reduce_scatter", at + 100, 398, size=1 << 24, **launched)
+                at += 500
+    findings = found(run.trace(), "redundant")
+    assert [its.cost_ns for its in findings] == (
+        [pytest.approx(4e3 * saved_us, rel=0.02)] if saved_us else []
+    )
+
+
 def at_once(op: str, *pairs: tuple[int, int], first_us: float = 800, **more: Any) -> Measures:
     """Groups of two ranks that run the same operation at the same times."""
     run = Tiny(8)

@@ -1,0 +1,48 @@
+"""Gathers of parameters that a rank has had already, and that no update has changed since."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool, Int64, codes, nth
+from commtrace.comms import element_bytes
+from commtrace.table import Rows
+
+__all__ = ["regathered"]
+
+_OFTEN = 3  # gathers for each reduction: FSDP gathers once for forward, and once for backward
+_ALWAYS = 0.9  # of the steps: the window may cut one
+
+
+def regathered(rows: Rows) -> Bool:
+    """Which rows of ``sequences`` gather once more what FSDP's reductions tell are parameters.
+
+    In a step as many elements as are reduce_scattered, ``_OFTEN`` times as often or more:
+    parameters that several micro-batches, or the tokens of a generation, use before they are
+    updated. All but the first of each in (nearly) all steps of its rank and group.
+    """
+    gathers, reductions = (rows.coded("op").being(op) for op in ("all_gather", "reduce_scatter"))
+    known = (rows.ints("step") != NULL) & rows.coded("dtype").known
+    mine = np.flatnonzero((gathers | reductions) & known)
+    found = np.zeros(len(rows), dtype=np.bool_)
+    if not gathers[mine].any() or not reductions[mine].any():
+        return found
+    its, gathers = rows.take(mine), gathers[mine]
+    whose = codes(its.ints("sequence"), _elements(its))
+    one = codes(whose, its.ints("step"))
+    reduced, gathered = (np.bincount(one, part, one.max() + 1) for part in (~gathers, gathers))
+    often = (reduced > 0) & (gathered >= _OFTEN * reduced)
+    of = np.zeros(often.size, np.int64)
+    of[one] = whose
+    always = (np.bincount(of, often) / np.bincount(of)) >= _ALWAYS
+    again = nth(codes(one, gathers)) >= reduced[one]
+    found[mine] = gathers & again & always[whose] & often[one]
+    return found
+
+
+def _elements(rows: Rows) -> Int64:
+    """How many elements each moves, whose type is known."""
+    dtype = rows.coded("dtype")
+    width = np.array([element_bytes(str(name)) for name in dtype.names])
+    elements: Int64 = rows.ints("size_bytes") // width[dtype.codes]
+    return elements
