@@ -14,6 +14,7 @@ from commtrace.arrays import Bool
 from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, saving
+from commtrace.comms import members
 from commtrace.diagnosis import Finding
 from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -22,6 +23,7 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._between_hosts import large_operations
 from commtrace.rules._overlapped import DIMENSION
 from commtrace.table import Rows
+from commtrace.topology import usual_link
 from commtrace.units import rate
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ _MAY_SPAN = ("dp", "fsdp")  # whose results can come late
 class _AcrossHosts(Struct, frozen=True, eq=False):
     """A dimension's operations, at so many GB/s, and another's within hosts, which are faster.
 
-    Each would move so many times as much over its links if it were where the other is.
+    Each would move so many times as much over its links if it were where the other is. There may be
+    none of another: its place is free then, and ``link`` what connects GPUs there.
     """
 
     near: Rows
@@ -45,13 +48,16 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
     far_gb_s: float
     near_traffic: float = 1.0
     far_traffic: float = 1.0
+    link: str = ""
 
     def said(self, whose: str) -> str:
-        """What was measured, and whose groups are within hosts."""
-        return (
-            f"at {rate(self.far_gb_s)} GB/s, while {whose}, each on one host, "
-            f"have {rate(self.near_gb_s)} GB/s"
-        )
+        """What was measured, and whose groups are within hosts, or what link."""
+        near = rate(self.near_gb_s)
+        if self.link:
+            within = f"within a host {self.link} usually reaches {near} GB/s"
+        else:
+            within = f"{whose}, each on one host, have {near} GB/s"
+        return f"at {rate(self.far_gb_s)} GB/s, while {within}"
 
     def if_swapped(self, run: Measures, estimate_ns: float, min_step_share: float) -> Saving:
         """What is saved if each had the other's bandwidth."""
@@ -72,10 +78,10 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
 def swapped(its: Finding, run: Measures, whose: str, min_step_share: float) -> Finding:
     """The finding, or that and what is saved if its groups were where those of others are."""
     found = _across_hosts(run, DIMENSION[whose])
+    instead = "" if found and found.link else ", and let those of data parallelism span hosts"
     advice = (
-        f"place each group of {whose} on one host, and let those of data parallelism span "
-        "hosts: its ranks follow one another then (the last dimension of init_device_mesh; "
-        "Megatron-LM's default order)"
+        f"place each group of {whose} on one host{instead}: its ranks follow one another then (the "
+        "last dimension of init_device_mesh; Megatron-LM's default order)"
     )
     others = "data parallelism's groups"
     return its if found is None else _with(its, run, found, others, advice, min_step_share)
@@ -113,13 +119,33 @@ def _with(
         replayed_step_ns=gain.replayed_step_ns,
         evidence=(*its.evidence, *gain.evidence),
         advice=advice,
-        confidence="medium",
+        confidence="low" if found.link else "medium",
     )
 
 
 def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
     """Whether a dimension's groups have slow links, and would find place where others' are."""
-    return _apart(run, dimension.__eq__, lambda name: name.startswith(_MAY_SPAN))
+    swap = _apart(run, dimension.__eq__, lambda name: name.startswith(_MAY_SPAN))
+    return swap or _displacing_none(run, dimension)
+
+
+def _displacing_none(run: Measures, dimension: str) -> _AcrossHosts | None:
+    """The same where all other groups span hosts wherever their ranks are: those of all ranks."""
+    known, link = large_operations(run), usual_link(run, one_host=True)
+    if known is None or link is None:
+        return None
+    group, every = known.coded("communicator"), len(run.rows("ranks"))
+    mine = dimensions_of(run, group).being(dimension)
+    others = group.take(np.flatnonzero(~mine)).occurring()
+    on_one = group.where(lambda name: host_count(run, name) == 1)
+    free = all(len(members(name)) == every for name in others)
+    if not mine.any() or on_one[mine].any() or not free or not _fits(run, known, mine, mine):
+        return None
+    far_gb_s = float(np.median(known.floats("busbw_gb_s")[mine]))
+    if link.usual_gb_s < _FASTER * far_gb_s:
+        return None
+    none = known.take(np.empty(0, np.int64))
+    return _AcrossHosts(none, known.take(mine), link.usual_gb_s, far_gb_s, link=link.name)
 
 
 def _sharded_across_hosts(run: Measures) -> _AcrossHosts | None:

@@ -10,6 +10,7 @@ from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
+from tests.edited import edited
 
 
 def found(run: Measures, rule: str) -> Finding:
@@ -17,17 +18,20 @@ def found(run: Measures, rule: str) -> Finding:
     return its
 
 
-def across_hosts(within_us: float, tensor: Sequence[int], hosts: str) -> Measures:
+def across_hosts(
+    within_us: float, tensor: Sequence[int], hosts: str, *, with_all: bool = False
+) -> Measures:
     """Tensor parallelism's two groups are across hosts, data parallelism's pairs within each.
 
-    ``tensor`` is the first of the two, the other has the ranks behind its.
+    ``tensor`` is the first of the two, the other has the ranks behind its. Data parallelism's group
+    is one ``with_all``, if it is to.
     """
     run = Tiny(2 * len(tensor), hosts=tuple(hosts))
-    run.groups = {"tp0": tuple(tensor), "tp1": tuple(rank + 1 for rank in tensor)}
+    run.groups |= {"tp0": tuple(tensor), "tp1": tuple(rank + 1 for rank in tensor)}
     run.groups |= {f"dp{rank}": (rank, rank + 1) for rank in tensor}
     for step in range(6):
         for rank in range(2 * len(tensor)):
-            tp, dp = f"tp{rank % 2}", f"dp{rank - rank % 2}"
+            tp, dp = f"tp{rank % 2}", "0" if with_all else f"dp{rank - rank % 2}"
             at = 6_000.0 * step
             ahead = {"launch_ns": BASE_NS + round(1e3 * at) + 5_000}
             run.step(rank, step, at, 6_000)
@@ -61,6 +65,17 @@ def test_groups_are_placed_on_hosts_that_have_as_many_ranks(hosts: str, fits: bo
     """However few ranks the groups have that are within hosts now."""
     its = found(across_hosts(100, (0, 2, 4, 6), hosts), "exposed-communication")
     assert (PLACED in its.advice) == fits
+
+
+@pytest.mark.parametrize(("gpu", "known"), [("NVIDIA H100 80GB HBM3", True), ("H0", False)])
+def test_where_nothing_else_is_within_hosts_their_links_are_assumed(gpu: str, known: bool) -> None:
+    run = across_hosts(150, (0, 2), "aabb", with_all=True)
+    its = found(edited(run, "ranks", gpu=gpu), "exposed-communication")
+    assert (PLACED in its.advice) == known
+    if known:
+        assert "while within a host NVLink4 x18 usually reaches 370 GB/s" in its.summary
+        assert its.confidence == "low"
+        assert its.cost_ns == pytest.approx(6 * 4 * 900_000 * (1 - 44.4 / 370), rel=0.05)
 
 
 def hybrid(shards: Sequence[tuple[int, ...]], replicas: Sequence[tuple[int, ...]]) -> Measures:
