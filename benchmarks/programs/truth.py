@@ -9,6 +9,7 @@ from benchmarks.programs.fifteenth_lot import FIFTEENTH
 from benchmarks.programs.fifth_lot import FIFTH
 from benchmarks.programs.fourteenth_lot import FOURTEENTH
 from benchmarks.programs.fourth_lot import FOURTH
+from benchmarks.programs.nineteenth_lot import NINETEENTH
 from benchmarks.programs.ninth_lot import NINTH
 from benchmarks.programs.program import (
     COMPUTE,
@@ -41,6 +42,7 @@ __all__ = [
     "FOURTEENTH",
     "FOURTH",
     "HOSTS",
+    "NINETEENTH",
     "NINTH",
     "PROGRAMS",
     "SECOND",
@@ -281,5 +283,6 @@ PROGRAMS = (
     *SIXTEENTH,
     *SEVENTEENTH,
     *EIGHTEENTH,
+    *NINETEENTH,
 )
 """In the order in which they were written, each lot by name."""

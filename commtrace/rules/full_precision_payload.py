@@ -71,7 +71,7 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     min_bytes: int = 1_000_000
     min_half_share: float = 0.5
-    min_step_share: float = 0.02
+    min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding for all float32 operations, or masters, and one for all float64."""
