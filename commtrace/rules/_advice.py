@@ -103,10 +103,10 @@ _MORE_WORK = (
 )
 _OF_VOCABULARY = re.compile(r"softmax|cross_?entropy|nll_?loss|embedding", re.IGNORECASE)
 _FOR_VOCABULARY = (
-    ", as for a vocabulary: give it fewer layers, or share the vocabulary among ranks (vocabulary "
+    ", as for a vocabulary: {give} fewer layers, or share the vocabulary among ranks (vocabulary "
     "parallelism)"
 )
-_FEWER_LAYERS = ": give it fewer layers, so that all stages take as long"
+_FEWER_LAYERS = ": {give} fewer layers, so that all stages take as long"
 _SUPPOSED = "the saving is that of even stages; work that is needless, if left out, saves"
 _GRADED = (
     "each has more to do than the next: split the work evenly (in causal attention that is split "
@@ -135,7 +135,8 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if isinstance(culprit.more, OwnOperators):
         return _of_own(culprit.more, in_the_mean(culprit, run), several=len(culprit.ranks) > 1)
     if isinstance(culprit.more, Inputs):
-        return _of_larger(culprit.more, in_the_mean(culprit, run))
+        several = len(culprit.ranks) > 1
+        return _of_larger(culprit.more, in_the_mean(culprit, run), several=several)
     if culprit.cause is None:
         return "no single cause: look at what it does there"
     if culprit.slower is not None:
@@ -214,12 +215,14 @@ def in_the_mean(culprit: Culprit, run: Measures) -> str:
 
 def _of_stage(more: OwnOperators | Inputs, culprit: Culprit, run: Measures) -> str:
     """What to do about a stage of a pipeline that has more to do."""
-    in_step = in_the_mean(culprit, run)
+    in_step, several = in_the_mean(culprit, run), len(culprit.ranks) > 1
+    give = "give them" if several else "give it"
     if isinstance(more, Inputs):
+        whose, do = "their" if several else "its", _FEWER_LAYERS.format(give=give)
         took = f"{named(more.names)}: {ms(more.larger_ns)} {in_step}"
-        return f"its operators work on more than the other stages' ({took}){_FEWER_LAYERS}"
+        return f"{whose} operators work on more than the other stages' ({took}){do}"
     do = _FOR_VOCABULARY if any(map(_OF_VOCABULARY.search, more.only)) else _FEWER_LAYERS
-    runs = "they run" if len(culprit.ranks) > 1 else "it runs"
+    do, runs = do.format(give=give), "they run" if several else "it runs"
     return (
         f"{runs} {round(more.count):,} {more.kind} more than the other stages, {in_step} "
         f"({named(more.names)}: {ms(more.time_ns)}){do}"
@@ -237,16 +240,17 @@ def _of_own(more: OwnOperators, in_step: str, *, several: bool) -> str:
     )
 
 
-def _of_larger(more: Inputs, in_step: str) -> str:
+def _of_larger(more: Inputs, in_step: str, *, several: bool) -> str:
     mine, others = more.example
+    whose = "their" if several else "its"
     if more.names[:1] == (_DISPATCH_MODE,) and not others:
-        took = f"{ms(more.larger_ns)} longer {in_step}"
-        return f"its operators take {took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
+        took = f"{whose} operators take {ms(more.larger_ns)} longer {in_step}"
+        return f"{took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
     do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
     return (
-        f"its operators work on more than the others' ({named(more.names)}: {ms(more.larger_ns)} "
-        f"{in_step}), as on {beside(mine, others)}: {do if others else _MORE_WORK}"
+        f"{whose} operators work on more than the others' ({named(more.names)}: "
+        f"{ms(more.larger_ns)} {in_step}), as on {beside(mine, others)}: {do if others else _MORE_WORK}"
     )
 
 
