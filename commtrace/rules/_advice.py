@@ -248,9 +248,10 @@ def _of_larger(more: Inputs, in_step: str, *, several: bool) -> str:
         return f"{took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
     do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
+    more_there = f"{named(more.names)}: {ms(more.larger_ns)} {in_step}"
     return (
-        f"{whose} operators work on more than the others' ({named(more.names)}: "
-        f"{ms(more.larger_ns)} {in_step}), as on {beside(mine, others)}: {do if others else _MORE_WORK}"
+        f"{whose} operators work on more than the others' ({more_there}), as on "
+        f"{beside(mine, others)}: {do if others else _MORE_WORK}"
     )
 
 
