@@ -138,7 +138,7 @@ def _advice(culprit: Culprit, run: Measures) -> str:
         several = len(culprit.ranks) > 1
         return _of_larger(culprit.more, in_the_mean(culprit, run), several=several)
     if culprit.cause is None:
-        return "no single cause: look at what it does there"
+        return "no single cause: look at what is done there"
     if culprit.slower is not None:
         besides = _ON_CPU if run_graph(run).calls.on_cpu[culprit.call] else ""
         return (

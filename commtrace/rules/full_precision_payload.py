@@ -43,10 +43,11 @@ class FullPrecisionPayload(Rule, frozen=True):
         much of it in double precision. On CPUs, whose operators show no precision, float32
         all_gathers of as many elements as their group reduces in half precision, if what they bring
         is copied at once: masters that become parameters of that type. Half the bytes for each
-        element have to save ``min_step_share`` of the step. The saving is by a model fitted from
-        the trace, or by what larger operations take longer than smaller ones, else half the
-        transfer; only what no compute hides counts. Broadcasts of fewer bytes than their group
-        reduces are buffers, which need their precision.
+        element have to save ``min_step_share`` of the step, of float32 that is only summed, as
+        gradients are, ``large_step_share``. The saving is by a model fitted from the trace, or by
+        what larger operations take longer than smaller ones, else half the transfer; only what no
+        compute hides counts. Broadcasts of fewer bytes than their group reduces are buffers, which
+        need their precision.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.
@@ -71,7 +72,8 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     min_bytes: int = 1_000_000
     min_half_share: float = 0.5
-    min_step_share: float = 0.05
+    min_step_share: float = 0.02
+    large_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding for all float32 operations, or masters, and one for all float64."""
@@ -97,8 +99,10 @@ class FullPrecisionPayload(Rule, frozen=True):
         some, less = known.take(full), _gain_ns(known)[full]
         exposed = 1 - hidden(some, run)
         estimate = wall_ns(some.ints("last_end_ns"), less * exposed)
-        gain = of_transfers(run, some, less, estimate, self.min_step_share)
-        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
+        summed = payload.advice is None and some.coded("op").where(_REDUCING).all()
+        share = self.large_step_share if summed else self.min_step_share
+        gain = of_transfers(run, some, less, estimate, share)
+        if not worth_reporting(gain.cost_ns, run, share):
             return
         taken = float(some.ints("transfer_ns").sum())
         yield self.finding(

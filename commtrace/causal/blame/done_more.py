@@ -18,6 +18,7 @@ from commtrace.causal.work.own_operators import OwnOperators, own_operators
 from commtrace.causal.work.segments import own_work
 from commtrace.diagnosis import Cause
 from commtrace.metrics.run.stages import other_stages
+from commtrace.metrics.run.whole import has_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -37,8 +38,11 @@ class DoneMore(NamedTuple):
     stalls: tuple[int, ...]
 
     def longer_ns(self, run: Measures, ranks: int) -> float:
-        """How much longer each of so many ranks takes for that cause, a step in the mean."""
-        steps = len(self.stalls) or run_graph(run).step_ns.size
+        """How much longer each of so many ranks takes for that cause, a step in the mean.
+
+        A run without steps is one.
+        """
+        steps = len(self.stalls) or (run_graph(run).step_ns.size if has_steps(run) else 1)
         return self.parts_ns[self.cause] / (steps * ranks) if self.cause else 0.0
 
 
