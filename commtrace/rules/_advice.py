@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -101,7 +100,6 @@ _ON_CPU = (
 _MORE_WORK = (
     "if no other rank does such work, share it or do it less often; else split the data evenly"
 )
-_OF_VOCABULARY = re.compile(r"softmax|cross_?entropy|nll_?loss|embedding", re.IGNORECASE)
 _FOR_VOCABULARY = (
     ", as for a vocabulary: {give} fewer layers, or share the vocabulary among ranks (vocabulary "
     "parallelism)"
@@ -221,7 +219,7 @@ def _of_stage(more: OwnOperators | Inputs, culprit: Culprit, run: Measures) -> s
         whose, do = "their" if several else "its", _FEWER_LAYERS.format(give=give)
         took = f"{named(more.names)}: {ms(more.larger_ns)} {in_step}"
         return f"{whose} operators work on more than the other stages' ({took}){do}"
-    do = _FOR_VOCABULARY if any(map(_OF_VOCABULARY.search, more.only)) else _FEWER_LAYERS
+    do = _FOR_VOCABULARY if more.of_vocabulary else _FEWER_LAYERS
     do, runs = do.format(give=give), "they run" if several else "it runs"
     return (
         f"{runs} {round(more.count):,} {more.kind} more than the other stages, {in_step} "

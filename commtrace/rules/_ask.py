@@ -67,7 +67,6 @@ def rule_named(name: str) -> type[Rule]:
         raise UsageError(f"no rule is called {name!r}; {remedy}") from None
 
 
-_EXPLAINED = 0.5  # of its cost: of a larger one the most would remain
 _MOSTLY = 0.5  # of its operations
 
 
@@ -300,7 +299,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
         size = max(other.cost_ns, other.weighs_ns)
-        enough = size >= _EXPLAINED * (symptom.cost_ns or symptom.weighs_ns)
+        least = RULES[symptom.rule].explained_by_share
+        enough = size >= least * (symptom.cost_ns or symptom.weighs_ns)
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         explains = rule.explains if other.explains is None else other.explains

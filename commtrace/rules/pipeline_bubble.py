@@ -68,6 +68,7 @@ class PipelineBubble(Rule, frozen=True):
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
     moots: ClassVar[tuple[str, ...]] = ("exposed-communication",)  # a stage needs what it waits for
+    explained_by_share: ClassVar[float] = 1 / 3  # what equal stages wait, too, is no fault of them
 
     min_operations: int = 6  # in three steps one goes there and one back
     min_step_share: float = 0.05

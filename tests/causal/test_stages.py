@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.faults.loop import Loop
 from commtrace.causal.blame.sets import known_sets
+from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
 
@@ -128,3 +129,19 @@ def test_a_slow_stage_is_made_as_the_others(head_us: float) -> None:
     assert found.confidence == "high"
     assert "nvidia-smi" in found.advice
     assert "vocabulary" not in found.advice
+
+
+@pytest.mark.parametrize(
+    ("kind", "only", "only_ns", "so"),
+    [
+        ("operators", ("aten::linalg_svdvals",), 60.0, True),
+        ("operators", ("aten::linalg_svdvals",), 40.0, False),  # most of it others run as well
+        ("operators", ("aten::_log_softmax",), 60.0, False),  # the last stage's loss
+        ("kernels", ("gemm_128x64",), 60.0, False),  # another shape has another name
+    ],
+)
+def test_what_no_other_stage_runs_at_all_is_no_layer_of_its(
+    kind: str, only: tuple[str, ...], only_ns: float, so: bool
+) -> None:
+    its = OwnOperators(kind, 8.0, 1.0, 100.0, only_ns, 0.0, (*only, "aten::sum"), only)
+    assert its.are_no_layers == so

@@ -15,6 +15,7 @@ from commtrace.causal.edits.run_edits import saved_by
 from commtrace.causal.replay.graph import Change, Lags
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.segments import work_on_cores
 from commtrace.metrics.run.stages import other_stages
 
@@ -29,10 +30,14 @@ def shared_by_stages(
 ) -> tuple[Suspects, Culprit]:
     """The same; of a stage that does more with what is saved if all stages do as much.
 
-    That is one that runs in nearly every step operators that other stages do not, or on more. One
-    that takes longer for the same is slow: without that it does as the others.
+    That is one that runs in nearly every step more operators than other stages, or on more. One
+    that takes longer for the same is slow, and what no layer runs need not be shared: without that
+    it does as the others.
     """
-    does_more = isinstance(it.more, Inputs) or (it.more is not None and it.more.steady)
+    own = it.more if isinstance(it.more, OwnOperators) else None
+    does_more = isinstance(it.more, Inputs) or (
+        own is not None and own.steady and not own.are_no_layers
+    )
     if not does_more or it.cause != "compute" or not other_stages(run, who.ranks):
         return who, it
     shared = structs.replace(who, made="shared")

@@ -34,6 +34,7 @@ _COUNT, _TIME, _MEDIAN = 1, 2, 3  # of what _Ran has in the mean
 _MOST_OF = 0.5  # of the time that they compute longer
 _BETWEEN_NS = 200_000  # of Python between two operators, and no more, is what it takes to run them
 _COMPILES = re.compile(r"dynamo$|entire_\w+_compile$|.*\(dynamo_timed\)$")
+_OF_VOCABULARY = re.compile(r"softmax|cross_?entropy|nll_?loss|embedding", re.IGNORECASE)
 _COMPILATION = re.compile(r"^(Torch-Compiled Region): .*")  # by a number that ranks count apart
 
 
@@ -42,14 +43,15 @@ class OwnOperators(Struct, frozen=True):
 
     ``kind`` is ``operators``, or ``kernels`` of ranks on GPUs. ``count`` and ``time_ns`` are of all
     of them, ``names`` those that take longest, first, ``only`` those of them that others never run.
-    ``compiling_ns`` is the part of ``time_ns`` in which torch.compile compiles. ``steps_share`` are
-    the steps in which they run more of them.
+    ``only_ns`` is the part of ``time_ns`` of all that others never run, and ``compiling_ns`` that
+    in which torch.compile compiles. ``steps_share`` are the steps in which they run more of them.
     """
 
     kind: str
     count: float
     steps_share: float
     time_ns: float
+    only_ns: float
     compiling_ns: float
     names: tuple[str, ...]
     only: tuple[str, ...]
@@ -63,6 +65,17 @@ class OwnOperators(Struct, frozen=True):
     def compiles(self) -> bool:
         """Whether compiling is most of it."""
         return self.compiling_ns > _MOST_OF * self.time_ns
+
+    @property
+    def of_vocabulary(self) -> bool:
+        """Whether others run no such as look up or predict tokens, as a model's ends do."""
+        return any(map(_OF_VOCABULARY.search, self.only))
+
+    @property
+    def are_no_layers(self) -> bool:
+        """Whether most of it are operators that no other runs, and that a model's ends need not."""
+        most = self.kind == "operators" and self.only_ns > _MOST_OF * self.time_ns
+        return most and not self.of_vocabulary
 
     def explains(self, cause: Cause | None, longer_ns: float) -> bool:
         """Whether it is most of what they compute longer in a step, or do in Python meanwhile."""
@@ -106,6 +119,7 @@ def own_operators(
         return None
     ran = np.mean([one.steps[:, own].sum(axis=1) for one in theirs], axis=0)
     ran -= np.median([one.steps[:, own].sum(axis=1) for one in usual], axis=0)
+    only = own & (typical[0] == 0)
     compiles = np.asarray([_COMPILES.match(name) is not None for name in names])
     longest = np.flatnonzero(own)[np.argsort(-time[own], kind="stable")][:_NAMED]
     return OwnOperators(
@@ -113,9 +127,10 @@ def own_operators(
         count=float(there_more[own].sum()),
         steps_share=float((ran >= _APART).mean()),
         time_ns=float(time[own].sum()),
+        only_ns=float(time[only].sum()),
         compiling_ns=float(time[own & compiles].sum()),
         names=tuple(names[code] for code in longest.tolist()),
-        only=tuple(names[code] for code in longest.tolist() if not typical[0, code]),
+        only=tuple(names[code] for code in longest.tolist() if only[code]),
     )
 
 
