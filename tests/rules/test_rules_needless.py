@@ -971,8 +971,10 @@ def test_what_ddp_averaged_need_not_be_averaged_again() -> None:
     assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.05)
 
 
-def test_buckets_of_the_same_size_are_no_averages_of_one_another() -> None:
-    assert not found(averaging((500, 1200, 1300), backward_us=12_000), "redundant")
+@pytest.mark.parametrize("backward_us", [12_000, 50])
+def test_buckets_of_the_same_size_are_no_averages_of_one_another(backward_us: float) -> None:
+    """All are DDP's own, in backward; or none is, behind it."""
+    assert not found(averaging((500, 1200, 1300), backward_us=backward_us), "redundant")
 
 
 def test_parameters_that_are_averaged_after_the_update_are_no_micro_batch() -> None:

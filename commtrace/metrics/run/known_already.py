@@ -183,7 +183,8 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
     """Which rows of ``sequences`` are all_reduces behind DDP's own, of as many bytes as these.
 
     Between (nearly) all forward passes of a group, where each step has one. What runs in backward
-    is DDP's own: two of its buckets can be as large as each other.
+    is DDP's own: two of its buckets can be as large as each other. Without any such the program
+    averages by itself, and once.
     """
     found = np.zeros(len(rows), dtype=np.bool_)
     steps = run.rows("steps")
@@ -203,7 +204,8 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
     often = np.bincount(kind, counts & ends_half) / np.maximum(np.bincount(kind, counts), 1)
     again = ends_half & (often >= _ALWAYS)[kind] & (2 * so_far > whole) & its.coded("dtype").known
     if again.any():
-        again &= ~np.isin(its.ints("operation"), in_backward(run))
+        own = np.isin(its.ints("operation"), in_backward(run))
+        again &= ~own & (np.bincount(between, own) > 0)[between]
     found[at[again]] = True
     return found
 
