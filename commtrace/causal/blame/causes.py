@@ -29,6 +29,7 @@ __all__ = ["as_cores_are_shared", "cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
 _HALF = 0.5  # of a stall
+_BESIDE_ANOTHER = 2.0  # times as long: who has half a core, for a while
 _LITTLE_OF = 0.25  # of what is saved
 _MOST = 0.5  # of what they do more: less of it asleep
 
@@ -115,9 +116,9 @@ def doubt_of(
 ) -> str | None:
     """Why it may not be the ranks that are slow; ``sure``: they run what others do not.
 
-    Processes that fight for cores look like it, though not in several ``spikes``, and take no more
-    processor time; what else runs on these, as the recording says, clocks that differ, and waits
-    of GPUs that the trace lacks.
+    Processes that fight for cores look like it, though not in ``spikes`` that are apart, and take
+    no more processor time; what else runs on these, as the recording says, clocks that differ, and
+    waits of GPUs that the trace lacks.
     """
     its = run_graph(run)
     error = _clock_error_ns(run, ranks)
@@ -132,8 +133,11 @@ def doubt_of(
         return f"in the same steps the others stall so, too, for {ms(round(theirs))}"
     # Who waited for a core is known; not who waited once for a disk or a lock that others held, nor
     # who worked longer now and then, in torch or outside, since others used its core's caches.
-    working = cause in ("compute", None) or (cause == "host" and _awake(run, ranks, saved_ns))
-    unknown = on_core(run) is None or len(spikes) == 1 or (spikes and working)
+    # Nor, where nothing is known of cores, who did nothing for a while.
+    untold = on_core(run) is None
+    awake = cause == "host" and ((untold and _bursts(spikes) == 1) or _awake(run, ranks, saved_ns))
+    working = cause in ("compute", None) or awake
+    unknown = untold or _bursts(spikes) == 1 or (spikes and working)
     if unknown and (taken := taken_cores(run, ranks)):
         return taken
     took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
@@ -167,10 +171,10 @@ def as_cores_are_shared(
 ) -> float | None:
     """How many times as long as is typical these ranks' work takes, if a fight for cores may do so.
 
-    None where it takes longer than that, and on GPUs.
+    None where it takes longer than that, in spikes that are apart, and on GPUs.
     """
     its, work = run_graph(run), own_work(run)
-    if len(spikes) > 1 or not its.calls.on_cpu.any():
+    if _bursts(spikes) > 1 or not its.calls.on_cpu.any():
         return None
     mine = np.isin(its.calls.rank, ranks)
     typical = work.typical_ns[:, HOSTS].copy()
@@ -178,14 +182,21 @@ def as_cores_are_shared(
         typical[mine] = work.parts[HOSTS].of_the_rest(mine, mine)
     mine = mine & ~np.isnan(typical)
     if spikes:
-        mine &= its.step_of == spikes[0]
+        mine &= np.isin(its.step_of, spikes)
     step = codes(its.calls.step[mine])
     own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
     usual = np.bincount(step, weights=typical[mine])
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
     most = fight(run, ranks, few=own.size < MANY_STEPS)
+    if spikes and on_core(run) is None:
+        most = max(most, _BESIDE_ANOTHER)
     return None if factor - scatter / max(own.size, 1) ** 0.5 > most else factor
+
+
+def _bursts(spikes: Sequence[int]) -> int:
+    """How many times they stall: what else takes cores may do so for several steps on end."""
+    return int((np.diff(spikes) > 1).sum()) + bool(spikes)
 
 
 def _awake(run: Measures, ranks: tuple[int, ...], more_ns: int) -> bool:
