@@ -1,18 +1,13 @@
-"""What ranks without a trace file leave open: whether others wait for them."""
+"""Which ranks of a job have no trace file."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from commtrace.arrays import NULL, Int64
-from commtrace.metrics.run.waits import matched
-
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["missing_ranks", "mostly_with_missing"]
+__all__ = ["missing_ranks"]
 
 
 def missing_ranks(run: Measures) -> list[int]:
@@ -20,14 +15,3 @@ def missing_ranks(run: Measures) -> list[int]:
     ranks = run.rows("ranks")
     world = int(ranks.ints("world_size").max(initial=0))
     return sorted({*range(world)} - {*ranks.ints("rank").tolist()})
-
-
-def mostly_with_missing(run: Measures, operations: Int64) -> bool:
-    """Whether most of these operations are of groups with such ranks, or may be."""
-    if not missing_ranks(run):
-        return False
-    its = matched(run).operations
-    mine = its.take(np.isin(its.ints("operation"), operations))
-    expected = mine.ints("expected")
-    lacking = (expected == NULL) | (mine.ints("present") < expected)
-    return bool(2 * lacking.sum() >= len(mine))

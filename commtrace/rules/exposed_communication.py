@@ -22,23 +22,19 @@ from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._hidden import hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
-from commtrace.rules._missing_ranks import mostly_with_missing
 from commtrace.rules._overlapped import (
     mostly_needed_at_once,
     on_callers_stream,
     overlapped,
 )
 from commtrace.rules._rule import Rule
+from commtrace.rules._unsure import why_unsure
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
-
-
-_UNSURE = " (not sure: some of it may be waiting for ranks without a trace file)"
-_ALL_FIRST = "see with the files of all ranks whether one is late, for which all wait; if none is: "
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -201,7 +197,7 @@ class ExposedCommunication(Rule, frozen=True):
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls.phase) > 0 and bool(calls.asynchronous.all())
-        unsure = mostly_with_missing(run, _all_of(run, most))
+        doubt, first = why_unsure(run, _all_of(run, most))
         communication = run.rows("collectives")
         if not len(communication):  # of kernels of libraries that name no operations
             kernels = run.rows("kernels")
@@ -210,7 +206,8 @@ class ExposedCommunication(Rule, frozen=True):
             communication,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"mostly {op}; compute could hide {ms(gain.cost_ns)}{_UNSURE if unsure else ''}"
+                f"mostly {op}; compute could hide {ms(gain.cost_ns)}"
+                f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),
             saving=gain,
@@ -228,12 +225,12 @@ class ExposedCommunication(Rule, frozen=True):
                 else ()
             ),
             operations=_all_of(run, most),
-            advice=(_ALL_FIRST if unsure else "")
+            advice=first
             + asked(run, most)
             + overlapped(run, calls, op, starved=starved)
             + far_slower_between_hosts(run, op),
             explained_by="launch-gap" if starved else None,
-            confidence="low" if unsure else "medium",
+            confidence="low" if doubt else "medium",
         )
 
     @staticmethod

@@ -56,7 +56,12 @@ def test_what_others_took_is_evidence_beside_who_is_slow(training: Callable[...,
 @pytest.mark.parametrize("sleeps", [False, True])
 @pytest.mark.parametrize(
     ("steps", "times", "confidence"),
-    [((3, 4), 1.8, "low"), ((3, 4), 3.0, "high"), ((2, 5), 1.8, "high")],
+    [
+        ((3, 4), 1.8, "low"),
+        ((3, 4), 3.0, "high"),
+        ((2, 5), 1.8, "low"),
+        ((1, 4, 8), 1.8, "high"),
+    ],
 )
 def test_where_nothing_tells_of_cores_others_may_take_one_for_a_while(
     steps: tuple[int, ...],
@@ -65,15 +70,15 @@ def test_where_nothing_tells_of_cores_others_may_take_one_for_a_while(
     sleeps: bool,
     training: Callable[..., Measures],
 ) -> None:
-    """As two processes share a core; not twice, nor more than half of it."""
+    """As two processes share a core; not ever again, nor more than half of it."""
 
     def more_us(rank: int, step: int) -> float:
         return 20_000 * (times - 1) if rank == 1 and step in steps else 0.0
 
     if sleeps:
-        run = training(lambda rank, step: 20_000, sleep_us=more_us)
+        run = training(lambda rank, step: 20_000, sleep_us=more_us, steps=12)
     else:
-        run = training(lambda rank, step: 20_000 + more_us(rank, step))
+        run = training(lambda rank, step: 20_000 + more_us(rank, step), steps=12)
     (its,) = diagnose(run, select=["straggler"]).findings
     assert its.summary.startswith("rank 1 stalls for")
     assert its.confidence == confidence

@@ -538,6 +538,30 @@ def test_what_sticks_out_of_good_overlap_is_left_alone() -> None:
     assert not found(run(4200), "exposed-communication")
 
 
+@pytest.mark.parametrize(
+    ("machine", "ops", "doubt"),
+    [
+        ({"cores": 8, "usable_cores": 8, "seconds": 0.06, "busy_s": 0.06, "own_s": 0.03}, 1, None),
+        ({}, 1, "nothing tells whether cores were idle"),
+        ({}, 2, "has no match on other ranks"),  # of groups that the trace does not tell, say
+    ],
+)
+def test_what_may_be_waiting_or_have_no_cores_may_not_be_hidden(
+    machine: dict[str, float], ops: int, doubt: str | None
+) -> None:
+    ranks = [{"rank": rank, "machine": machine} for rank in range(2)] if machine else []
+    run = Tiny(2, backend="gloo", manifest={"ranks": ranks} if ranks else None)
+    for step, rank in product(range(6), range(2)):
+        op = ("all_reduce", "all_gather")[rank % ops]
+        run.step(rank, step, 10_000 * step, 10_000)
+        run.op(rank, 10_000 * step, 5_000)
+        run.collective(rank, op, 10_000 * step + 5_100, 4_000, size=1 << 20)
+        run.gap(rank, 10_000 * step + 5_100, 4_000)
+    (its,) = found(run.trace(), "exposed-communication")
+    assert its.confidence == ("low" if doubt else "medium")
+    assert (doubt or "compute could hide") in its.summary
+
+
 # ── GPUs ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -29,6 +29,7 @@ __all__ = ["as_cores_are_shared", "cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
 _HALF = 0.5  # of a stall
+_TELLING = 3  # stalls that are apart
 _BESIDE_ANOTHER = 2.0  # times as long: who has half a core, for a while
 _LITTLE_OF = 0.25  # of what is saved
 _MOST = 0.5  # of what they do more: less of it asleep
@@ -135,7 +136,9 @@ def doubt_of(
     # who worked longer now and then, in torch or outside, since others used its core's caches.
     # Nor, where nothing is known of cores, who did nothing for a while.
     untold = on_core(run) is None
-    awake = cause == "host" and ((untold and _bursts(spikes) == 1) or _awake(run, ranks, saved_ns))
+    awake = cause == "host" and (
+        (untold and 0 < _bursts(spikes) < _TELLING) or _awake(run, ranks, saved_ns)
+    )
     working = cause in ("compute", None) or awake
     unknown = untold or _bursts(spikes) == 1 or (spikes and working)
     if unknown and (taken := taken_cores(run, ranks)):
@@ -171,10 +174,11 @@ def as_cores_are_shared(
 ) -> float | None:
     """How many times as long as is typical these ranks' work takes, if a fight for cores may do so.
 
-    None where it takes longer than that, in spikes that are apart, and on GPUs.
+    None where it takes longer than that, in spikes that are apart, and on GPUs. Where nothing is
+    known of cores two that are apart tell nothing yet.
     """
-    its, work = run_graph(run), own_work(run)
-    if _bursts(spikes) > 1 or not its.calls.on_cpu.any():
+    its, work, untold = run_graph(run), own_work(run), on_core(run) is None
+    if _bursts(spikes) >= (_TELLING if untold else 2) or not its.calls.on_cpu.any():
         return None
     mine = np.isin(its.calls.rank, ranks)
     typical = work.typical_ns[:, HOSTS].copy()
@@ -189,7 +193,7 @@ def as_cores_are_shared(
     factor = float(own.sum() / max(usual.sum(), 1.0))
     scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
     most = fight(run, ranks, few=own.size < MANY_STEPS)
-    if spikes and on_core(run) is None:
+    if spikes and untold:
         most = max(most, _BESIDE_ANOTHER)
     return None if factor - scatter / max(own.size, 1) ** 0.5 > most else factor
 

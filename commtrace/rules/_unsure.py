@@ -1,0 +1,50 @@
+"""What a trace leaves open of exposed communication: whether it is waiting, or could be hidden."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commtrace.arrays import NULL, Int64
+from commtrace.metrics.run.machines import machines
+from commtrace.metrics.run.waits import matched
+from commtrace.rules._missing_ranks import missing_ranks
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Unsure", "why_unsure"]
+
+
+class Unsure(NamedTuple):
+    """Why hiding it may save nothing, and what to do before that; empty where it is sure."""
+
+    why: str = ""
+    first: str = ""
+
+
+_MISSING = Unsure(
+    "some of it may be waiting for ranks without a trace file",
+    "see with the files of all ranks whether one is late, for which all wait; if none is: ",
+)
+_UNMATCHED = Unsure(
+    "most of it has no match on other ranks, and may be waiting for these",
+    "record what tells the ranks of its groups (commtrace record does), and see whether one is "
+    "late, for which all wait; if none is: ",
+)
+_UNKNOWN_CORES = Unsure("nothing tells whether cores were idle: on others it saves nothing")
+
+
+def why_unsure(run: Measures, operations: Int64) -> Unsure:
+    """Why it is not sure that compute beside these operations would save time."""
+    its = matched(run).operations
+    mine = its.take(np.isin(its.ints("operation"), operations))
+    expected, present = mine.ints("expected"), mine.ints("present")
+    lacking = (expected == NULL) | (present < expected)
+    if missing_ranks(run) and 2 * lacking.sum() >= len(mine):
+        return _MISSING
+    if len(run.rows("ranks")) > 1 and 2 * (present == 1).sum() > len(mine):
+        return _UNMATCHED
+    on_cpu = run.rows("collectives").coded("device").being("cpu")
+    return _UNKNOWN_CORES if on_cpu.any() and on_cpu.all() and not machines(run) else Unsure()
