@@ -68,6 +68,7 @@ def rule_named(name: str) -> type[Rule]:
 
 
 _MOSTLY = 0.5  # of its operations
+_OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
 
 
 def diagnose(
@@ -300,6 +301,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
         size = max(other.cost_ns, other.weighs_ns)
         least = RULES[symptom.rule].explained_by_share
+        if symptom.confidence == "low" != other.confidence:
+            least *= _OF_UNSURE
         enough = size >= least * (symptom.cost_ns or symptom.weighs_ns)
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})

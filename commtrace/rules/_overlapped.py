@@ -180,7 +180,8 @@ def _prefetch(run: Measures, calls: Called, rows: Int64) -> str:
 def starts_late(run: Measures, rows: Int64) -> bool:
     """Whether next to nothing is left of backward when the first of a step's calls is made.
 
-    That is, of what their thread has computed in the step; the first rank tells.
+    That is, of what other threads than the steps' own have computed in the step, as backward has
+    its own on GPUs, or of what the calls' thread has; the first rank tells.
     """
     calls = run.rows("collectives", rows)
     if not rows.size or not has_steps(run):
@@ -190,12 +191,17 @@ def starts_late(run: Measures, rows: Int64) -> bool:
     mine &= calls.ints("launch_ns") != NULL
     kernels = rows_of_rank(run, "kernels", rank)
     computes = kernels.coded("kind").being("compute") & (kernels.ints("launch_ns") != NULL)
-    computes &= np.isin(kernels.ints("thread"), launching_threads(run).values()[rows[mine]])
+    thread, steps = kernels.ints("thread"), rows_of_rank(run, "steps", rank)
+    own = np.isin(thread, steps.ints("thread")[~steps.coded("label").known])
+    if (computes & ~own).any():
+        computes &= ~own
+    else:
+        computes &= np.isin(thread, launching_threads(run).values()[rows[mine]])
     kernels = kernels.take(computes & np.isin(kernels.ints("step"), calls.ints("step")[mine]))
-    steps, of = np.unique(calls.ints("step")[mine], return_inverse=True)
-    first = np.full(steps.size, np.iinfo(np.int64).max)
+    numbers, of = np.unique(calls.ints("step")[mine], return_inverse=True)
+    first = np.full(numbers.size, np.iinfo(np.int64).max)
     np.minimum.at(first, of, calls.ints("launch_ns")[mine])
-    late = kernels.ints("launch_ns") > first[np.searchsorted(steps, kernels.ints("step"))]
+    late = kernels.ints("launch_ns") > first[np.searchsorted(numbers, kernels.ints("step"))]
     time_ns = kernels.ints("duration_ns")
     return bool(time_ns[late].sum() <= _REST * time_ns.sum()) and time_ns.size > 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.faults.loop import Loop
@@ -13,6 +14,7 @@ from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.rules._less import fewer_bytes
+from commtrace.rules._overlapped import starts_late
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.gloo_loop import gloo_loop
 
@@ -108,6 +110,23 @@ def test_fewer_bytes_are_no_remedy_for_gradients_that_start_too_late() -> None:
     assert large.cost_ns > 0.5 * late.cost_ns
 
 
+@pytest.mark.parametrize(("backward_thread", "late"), [(2, True), (1, False)])
+def test_what_the_program_averages_by_itself_behind_backward_starts_late(
+    backward_thread: int, late: bool
+) -> None:
+    """An optimizer's kernels are behind it, of the same thread; backward's are of their own."""
+    run = Tiny()
+    for i in range(4):
+        start = 3000 * i
+        run.step(0, i, start, 2900)
+        called = [BASE_NS + 1000 * (start + us) for us in range(4)]
+        run.kernel(0, start + 10, 500, launch_ns=called[0])
+        run.kernel(0, start + 510, 1000, launch_ns=called[1], thread=backward_thread)
+        run.collective(0, "all_reduce", start + 1510, 900, size=1 << 26, launch_ns=called[2])
+        run.kernel(0, start + 2410, 300, launch_ns=called[3])
+    assert starts_late(run.trace(), np.arange(4)) == late
+
+
 def test_a_call_on_a_stream_of_its_own_holds_up_nothing_however_it_was_called() -> None:
     """As FSDP's reduce_scatters, with async_op=False: half of each runs beside compute."""
     run = Tiny(ranks=2)
@@ -136,12 +155,12 @@ def late_gradients(
         run.step(rank, i, start - 10, 5, label=forward)
         run.step(rank, i, start, 1990, label="## backward ##")
         called = [BASE_NS + 1000 * (start + us) for us in range(5)]
-        run.kernel(rank, start + 5, 995, name="gemm_bf16", launch_ns=called[0])
+        run.kernel(rank, start + 5, 995, name="gemm_bf16", launch_ns=called[0], thread=2)
         for call in range(calls):
             its: dict[str, Any] = {"size": size, "asynchronous": asynchronous}
             begin, took = start + 1000 + 900 / calls * call, 900 / calls
             run.collective(rank, "all_reduce", begin, took, launch_ns=called[1 + call], **its)
-        run.kernel(rank, start + 1900, 1000, thread=2, launch_ns=called[4])
+        run.kernel(rank, start + 1900, 1000, launch_ns=called[4])
     return list(diagnose(run.trace(), select=rules).findings)
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-SIDE, NOISE, BATCH, STEPS = 28, 64, 128, 26
+SIDE, NOISE, BATCH, STEPS = 28, 64, 56, 30
 
 
 def strokes(gen):

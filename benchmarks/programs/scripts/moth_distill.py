@@ -66,7 +66,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    teacher = network(56, 3).eval().requires_grad_(False)
+    teacher = network(40, 3).eval().requires_grad_(False)
     moths = Moths(rank, teacher, stale=miss and rank in (1, 2))
     student = DDP(network(32, 2))
     opt = torch.optim.RMSprop(student.parameters(), lr=1e-3)

@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 snow_shards.py [--fault packed]
 
---fault packed: the shards of rank 1 are compressed (.npz) and have to be unpacked when their
-turn comes, every fifth step; all others are plain arrays, mapped into memory.
+--fault packed: the shards of rank 1 are compressed (.npz) on the archive's mount, and have to
+be fetched and unpacked when their turn comes, every fifth step; all others are plain arrays,
+mapped into memory.
 """
 
 import argparse
@@ -44,6 +45,7 @@ class Strips(IterableDataset):
     def read(self, path):
         if path.endswith(".npy"):
             return np.load(path, mmap_mode="r")
+        time.sleep(0.12)  # the archive's mount opens it
         with np.load(path) as archive:
             return archive["strip"].astype(np.float32)
 
