@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -103,6 +104,27 @@ def test_ranks_of_which_each_has_more_to_do_than_the_next_are_one_culprit(hosts_
     assert (first.rule, first.cost_ns) == ("straggler", its.saved_ns)
     assert "computing more than the other ranks" in first.summary
     assert "zig-zag" in first.advice
+
+
+@pytest.mark.parametrize(
+    ("works_ms", "named"),
+    [
+        ((1, 3, 5, 7), [(2, 3)]),  # of four only two are late beside the others: yet all are stairs
+        ((2, 2, 5, 8), [(3,), (2,)]),
+        ((2, 5, 8), [(2,), (1,)]),  # of three ranks two may well be late
+    ],
+)
+def test_so_are_two_of_four_where_all_are_stairs(
+    works_ms: tuple[int, ...], named: list[tuple[int, ...]]
+) -> None:
+    run = Tiny(ranks=len(works_ms))
+    for step, (rank, its) in product(range(6), enumerate(works_ms)):
+        begun, more = 10_000 * step, 1_000 * its
+        run.step(rank, step, begun, 10_000)
+        run.kernel(rank, begun + 10, more)
+        called = {"launch_ns": at(begun + 15)}
+        run.collective(rank, "all_reduce", begun + 20 + more, 9_000 - more, size=1 << 26, **called)
+    assert [its.ranks for its in culprits(run.trace(), 0.05).found] == named
 
 
 @pytest.mark.parametrize(("computes", "each_ms"), [(False, 4), (True, 3)])

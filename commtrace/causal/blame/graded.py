@@ -11,8 +11,9 @@ from msgspec import structs
 from commtrace.causal.blame.awaited import awaited
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.suspects import saved_evenly
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.on_core import lags_on_cores
-from commtrace.causal.work.segments import work_on_cores
+from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.diagnosis import Cause
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["together_if_graded"]
 
 _SEVERAL = 3  # of two one may well be late beside the other
+_STAIR = 0.5  # of the mean step up from rank to rank
 _HIDDEN = 0.25  # of what it saves on top of those before, a rank saves alone
 
 
@@ -30,7 +32,8 @@ def together_if_graded(run: Measures, found: Sequence[Culprit]) -> Sequence[Culp
     That is where they compute more in every step, and none behind the first saves much alone: to
     make one as the others says little, and such work does not vanish.
     """
-    if len(found) < _SEVERAL or not all(_computes_more(its) for its in found):
+    several = len(found) >= _SEVERAL or (len(found) > 1 and _are_stairs(run))
+    if not several or not all(_computes_more(its) for its in found):
         return found
     if any(its.saved_ns > _HIDDEN * its.on_top_ns for its in found[1:]):
         return found
@@ -59,6 +62,16 @@ def together_if_graded(run: Measures, found: Sequence[Culprit]) -> Sequence[Culp
         graded=True,
     )
     return [its]
+
+
+def _are_stairs(run: Measures) -> bool:
+    """Whether from each rank to the next the work grows by about as much, or falls."""
+    calls, work = run_graph(run).calls, own_work(run)
+    ranks, number = np.unique(calls.rank, return_inverse=True)
+    up = np.diff(np.bincount(number, work.own_ns.sum(axis=1)))
+    one_way = bool((up > 0).all() or (up < 0).all())
+    up = np.abs(up)
+    return ranks.size > _SEVERAL and one_way and bool(up.min() >= _STAIR * up.mean())
 
 
 def _computes_more(its: Culprit) -> bool:
