@@ -23,7 +23,7 @@ from commtrace.arrays import NULL, Int64, codes, nth
 from commtrace.matching.assignment import ALIGNMENT, COMMS_ID, ORDER, Found
 from commtrace.matching.clock_line import Line, level
 from commtrace.matching.collective_arrays import Collectives, split
-from commtrace.matching.rank_clocks import RankClock
+from commtrace.matching.rank_clocks import TELLING, RankClock
 from commtrace.matching.sequence import MARGIN_NS, Part, Sequence
 
 __all__ = ["pair"]
@@ -31,7 +31,6 @@ __all__ = ["pair"]
 UNBROKEN = 0.9
 MOST = 0.5
 _SKIPPED = 2
-_TELLING = 4  # messages: fewer end together by chance
 
 
 _Pairs = tuple[Int64, Int64]
@@ -147,7 +146,7 @@ def _tie(rows: Collectives, pairs: _Pairs) -> bool:
     if rows.on_cpu[sends].any() or (rows.signature[sends] != rows.signature[recvs]).any():
         return False
     end = rows.end[recvs]
-    return sends.size >= _TELLING and _agree(rows, pairs, pairs, level(end, end - rows.end[sends]))
+    return sends.size >= TELLING and _agree(rows, pairs, pairs, level(end, end - rows.end[sends]))
 
 
 def _agree(rows: Collectives, aligned: _Pairs, counted: _Pairs, line: Line) -> bool:

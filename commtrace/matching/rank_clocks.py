@@ -35,6 +35,7 @@ from commtrace.table import Rows
 __all__ = [
     "END_ERROR_NS",
     "SAME_HOST_ERROR_NS",
+    "TELLING",
     "RankClock",
     "clock",
     "readings",
@@ -42,6 +43,7 @@ __all__ = [
 
 SAME_HOST_ERROR_NS = 1_000  # one clock for all; what is left is the reading of it
 END_ERROR_NS = 5_000  # ends of one collective differ by this much on any real machine
+TELLING = 4  # messages: fewer end together by chance
 FEW = 8  # operations whose spread is not known from themselves
 CONTRADICTED = 0.1  # the share of impossible operations that denies ranks one clock
 MEDIAN = 1.2533  # the standard error of a median is this much that of a mean
@@ -98,7 +100,8 @@ def readings(rows: Collectives, number: Int64) -> dict[int, RankClock]:
     _reach(rows, known, by_clock(ends, clock_of), len(every))
     if len(known) < len(every):
         met = rows.synchronises | (rows.p2p & ~rows.on_cpu)
-        _reach(rows, known, by_clock(ends_of(rows, number, met), clock_of), len(every))
+        shared = by_clock(ends_of(rows, number, met), clock_of)
+        _reach(rows, known, shared, len(every), least=TELLING)
     best = _best_probes(rows, clock_of)
     for far in every - {lowest}:
         bound = _probed(rows, clock_of, best, lowest, far)
@@ -110,12 +113,16 @@ def readings(rows: Collectives, number: Int64) -> dict[int, RankClock]:
 
 
 def _reach(
-    rows: Collectives, known: dict[int, RankClock], shared: dict[int, Ends], count: int
+    rows: Collectives,
+    known: dict[int, RankClock],
+    shared: dict[int, Ends],
+    count: int,
+    least: int = 1,
 ) -> None:
     """Add to the known clocks, until there are so many, those that share ends with them."""
     in_common = InCommon(shared)
     # As few links between two clocks as can be, of many operations before those of few.
-    for fewest in (LINE_OPERATIONS, 1):
+    for fewest in (LINE_OPERATIONS, least):
         for near in (reached := list(known)):
             if len(known) == count:
                 break

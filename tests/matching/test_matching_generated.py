@@ -223,6 +223,10 @@ def test_names_order_and_a_clock_change_nothing_else(
     pairs = set(zip(earlier.tolist(), later[back].tolist(), strict=True))
     assert len(pairs) == np.unique(earlier).size == len({b for _, b in pairs})
     waits, expected = after.waits.frame().iloc[back].reset_index(drop=True), before.waits.frame()
+    gates = 3 * before.clock.ints("error_ns")  # a wait at one of them may be known, or not
+    near = [(its["wait_ns"] - gate).abs() <= 9 for its in (waits, expected) for gate in gates]
+    unsure = expected["operation"][np.any([its.fillna(False) for its in near], axis=0)]
+    waits, expected = (its[~expected["operation"].isin(unsure)] for its in (waits, expected))
     for column in ("arrival_ns", "end_ns", "wait_ns", "caused_wait_ns"):
         difference = (waits[column] - expected[column]).abs()
         assert (difference.dropna() <= 2).all()

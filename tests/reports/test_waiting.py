@@ -147,11 +147,11 @@ def test_clocks_are_mentioned_where_hosts_differ(make_trace: Make) -> None:
 
 
 def test_clocks_that_nothing_ties_are_not_said_to_be_known() -> None:
-    """As of a pipeline's hosts, between which there are only sends and recvs."""
+    """As of a pipeline's hosts, between which there are only sends and recvs, and few of these."""
     tiny = Tiny(ranks=3, hosts=("a", "a", "b"))
     for at in range(0, 10_000, 1_000):
         tiny.collective(0, "all_reduce", at, 50, size=4_000)
-        for rank, op, peer in ((1, "send", 2), (2, "recv", 1)):
+        for rank, op, peer in ((1, "send", 2), (2, "recv", 1)) if at < 3_000 else ():
             tiny.collective(rank, op, at + 100, 50, size=4_000, peer=peer)
     analysis = Run(tiny.trace(), "run").analysis(select=["straggler"])
     shown = " ".join(terminal.render(analysis, Look(width=100)).split())
