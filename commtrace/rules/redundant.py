@@ -280,7 +280,8 @@ def _regathered(needless: Rows) -> _Said:
         Evidence("gathered again", float(np.median(np.bincount(step))), "times a step", 0),
         ("parameters that changed: each is reduced, for an update, once in all of these",),
         "keep them, if memory has room: set_reshard_after_backward(False) for all micro-batches "
-        "but the last and reshard_after_forward=False; with FSDP1 SHARD_GRAD_OP within no_sync()",
+        "but the last and reshard_after_forward=False; with FSDP1 SHARD_GRAD_OP within no_sync(); "
+        "with ZeRO-3 a larger stage3_max_live_parameters and stage3_max_reuse_distance",
         "medium",
     )
 
