@@ -174,6 +174,20 @@ def test_two_equally_late_ranks_hide_each_other_and_are_named_together(training:
     assert its.saved_ns == pytest.approx(6 * 8 * MS, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("works_us", "named"),
+    [
+        ((20_000, 38_000, 41_000), (1, 2)),  # the last by turns in no step
+        ((20_000, 30_000, 41_000), (2,)),  # one is late beside the other first
+    ],
+)
+def test_two_of_three_ranks_that_are_nearly_as_late_are_named_together(
+    training: Make, works_us: tuple[int, ...], named: tuple[int, ...]
+) -> None:
+    run = training(lambda rank, step: works_us[rank], ranks=3, steps=8)
+    assert found(run)[0].ranks == named
+
+
 def test_delays_of_unlike_length_are_named_one_on_top_of_the_other(training: Make) -> None:
     delays = {1: 10_000, 2: 8_000}
     run = training(uneven, ranks=5, sleep_us=lambda rank, step: delays.get(rank, 0))

@@ -39,7 +39,7 @@ _FEW = 8  # ranks, each of which is replayed however little it could save
 _FEW_SETS = 3  # are replayed without asking another critical path
 _FAR_MORE = 1.25  # times what the one saves alone
 _BY_TURNS = 0.25  # of the steps
-_AS_LATE = 0.5  # of what one is late
+_AS_LATE, _NEARLY = 0.5, 0.75  # of what one is late: its group, another
 _MOSTLY = 0.5  # of the steps
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
@@ -133,7 +133,8 @@ class Search:
     def _hides(self, rank: int, alone_ns: int) -> bool:
         """Whether others are as late, and save far more together with it.
 
-        Another with which it is the last by turns, or its host or a group of its, all late.
+        Another with which it is the last by turns, or of three one that is nearly as late in most
+        steps, or its host or a group of its, all late.
         """
         calls = run_graph(self.run).calls
         own, wanted = (its.sum(axis=1) for its in (self.kind.work.own_ns, self._wanted()))
@@ -144,14 +145,20 @@ class Search:
         at = {int(one): row for row, one in enumerate(every)}
         sets: list[tuple[int, ...]] = []
         other = next((one for one in self._ordered() if one != rank), None)
-        if other is not None and (late[at[other]] > late[at[rank]]).mean() > _BY_TURNS:
-            sets.append((min(rank, other), max(rank, other)))
-        for ranks in (its for its in known_sets(self.run, every.tolist()) if rank in its):
+
+        def are_late(ranks: tuple[int, ...], least: float) -> bool:
             theirs = np.isin(every, ranks)
             beyond = did - np.median(did[~theirs], axis=0)
-            as_late = beyond[theirs] > _AS_LATE * np.maximum(beyond[at[rank]], 0)
-            if (as_late.mean(axis=1) > _MOSTLY).all():
-                sets.append(ranks)
+            as_late = beyond[theirs] > least * np.maximum(beyond[at[rank]], 0)
+            return bool((as_late.mean(axis=1) > _MOSTLY).all())
+
+        if other is not None:
+            pair, by_turns = (min(rank, other), max(rank, other)), late[at[other]] > late[at[rank]]
+            of_three = every.size == len(pair) + 1  # what is typical is half of it the other's
+            if by_turns.mean() > _BY_TURNS or (of_three and are_late(pair, _NEARLY)):
+                sets.append(pair)
+        known = (its for its in known_sets(self.run, every.tolist()) if rank in its)
+        sets += [ranks for ranks in known if are_late(ranks, _AS_LATE)]
         return any(self._save_far_more(ranks, rank, alone_ns) for ranks in dict.fromkeys(sets))
 
     def _wanted(self) -> Float64:
