@@ -60,8 +60,11 @@ NINETEENTH = (
         world_size=3,
         always=STAGE,  # the bubble, and the head is on rank 2
     ),
-    # twice the bytes in the same number of messages; that they are exposed is as true
-    Program("monsoon_hook", (Fault("in-double", TOO_MUCH, place="all_reduce"),)),
+    # twice the bytes in the same number of messages, for no use; that they are exposed is as true
+    Program(
+        "monsoon_hook",
+        (Fault("in-double", (*TOO_MUCH, "full-precision-payload"), place="all_reduce"),),
+    ),
     # two at once, for the same reason
     Program(
         "moth_distill",
