@@ -106,11 +106,14 @@ def _counted(rows: Collectives, sends: Int64, recvs: Int64) -> dict[int, _Pairs]
 
 def _later(sends: Int64, recvs: Int64) -> Iterator[_Pairs]:
     """In their order, but the first few of one end, and what is left of the other's last."""
-    least = int(sends.size == recvs.size)  # with none skipped that is counting
-    for skipped in range(least, min(_SKIPPED, min(sends.size, recvs.size) // 3) + 1):
-        for a, b in ((sends[skipped:], recvs), (sends, recvs[skipped:])):
-            count = min(a.size, b.size)
-            yield a[:count], b[:count]
+    most = min(_SKIPPED, min(sends.size, recvs.size) // 3)
+    shifts = [shift for skipped in range(1, most + 1) for shift in ((skipped, 0), (0, skipped))]
+    if sends.size != recvs.size:  # else that is counting
+        shifts.insert(0, (0, 0))
+    for of_sends, of_recvs in shifts:
+        a, b = sends[of_sends:], recvs[of_recvs:]
+        count = min(a.size, b.size)
+        yield a[:count], b[:count]
 
 
 def _by_id(rows: Collectives, sends: Int64, recvs: Int64) -> tuple[Int64, Int64]:

@@ -190,8 +190,7 @@ def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> Link | None:
 
 def _of_hosts(pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, object]) -> Link | None:
     """The hosts all of whose pairs, and no others, are slow."""
-    named = [pair for pair in pairs if host.keys() >= {*pair}]
-    across = [pair for pair in named if host[pair[0]] != host[pair[1]]]
+    across = _across(pairs, host)
     if not set(slow) <= set(across) or len(across) - len(slow) < 2:
         return None
     way = [(host[a], host[b]) for a, b in slow]
@@ -206,9 +205,7 @@ def _of_hosts(pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, obje
         receives = {pair for pair in across if host[pair[1]] == name}
         for its, verb in ((sends, "from"), (receives, "to"), (sends | receives, "from and to")):
             if set(slow) == its:
-                mine = tuple(rank for rank in ranks if host[rank] == name)
-                between = f"host {name} and the others"
-                return Link(slow, mine, f"{verb} host {name}", between, "host", separable=False)
+                return _of_host(name, slow, verb, host)
     return None
 
 
@@ -217,21 +214,36 @@ def _slow_host(
 ) -> Link | None:
     """The host whose pairs with several others are all slower than any without it.
 
-    However many these are: along a chain of four hosts most of the pairs are of one of them.
+    However many these are: along a chain of four hosts most of the pairs are of one of them. The
+    ``pairs`` are the slowest first, and so of that host.
     """
-    across = [pair for pair in pairs if host.keys() >= {*pair} and host[pair[0]] != host[pair[1]]]
-    for name in {host[rank] for pair in across for rank in pair}:
+    across = _across(pairs, host)
+    for name in (host[rank] for pair in across[:1] for rank in pair):
         slow = tuple(pair for pair in across if name in (host[pair[0]], host[pair[1]]))
-        rest = tuple(pair for pair in across if pair not in slow)
+        rest = tuple(pair for pair in across if name not in (host[pair[0]], host[pair[1]]))
         others = {host[rank] for pair in slow for rank in pair} - {name}
-        if len(others) < 2 or not rest:
-            continue
-        if min(map(level.__getitem__, slow)) > MIN_RATIO * max(map(level.__getitem__, rest)):
-            mine = tuple(sorted({rank for pair in slow for rank in pair if host[rank] == name}))
-            between = f"host {name} and the others"
-            ends = f"from and to host {name}"
-            return Link(slow, mine, ends, between, "host", separable=False, rest=rest)
+        if len(others) > 1 and rest and level[slow[-1]] > MIN_RATIO * level[rest[0]]:
+            return _of_host(name, slow, "from and to", host, rest)
     return None
+
+
+def _across(pairs: list[Pair], host: Mapping[int, object]) -> list[Pair]:
+    """Those of two hosts, both of which are known."""
+    named = [pair for pair in pairs if host.keys() >= {*pair}]
+    return [pair for pair in named if host[pair[0]] != host[pair[1]]]
+
+
+def _of_host(
+    name: object,
+    slow: tuple[Pair, ...],
+    verb: str,
+    host: Mapping[int, object],
+    rest: tuple[Pair, ...] = (),
+) -> Link:
+    """All that goes from or to a host, or both ways."""
+    mine = tuple(sorted({rank for pair in slow for rank in pair if host[rank] == name}))
+    between = f"host {name} and the others"
+    return Link(slow, mine, f"{verb} host {name}", between, "host", separable=False, rest=rest)
 
 
 def _separate(slow: Rows, rest: Rows) -> bool:
