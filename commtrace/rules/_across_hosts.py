@@ -22,7 +22,7 @@ from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._between_hosts import large_operations
 from commtrace.rules._overlapped import DIMENSION
-from commtrace.table import Rows
+from commtrace.table import Coded, Rows
 from commtrace.topology import usual_link
 from commtrace.units import rate
 
@@ -131,15 +131,13 @@ def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
 
 def _displacing_none(run: Measures, dimension: str) -> _AcrossHosts | None:
     """The same where all other groups span hosts wherever their ranks are: those of all ranks."""
-    known, link = large_operations(run), usual_link(run, one_host=True)
-    if known is None or link is None:
+    spanning, link = _spanning(run, dimension.__eq__), usual_link(run, one_host=True)
+    if spanning is None or link is None:
         return None
-    group, every = known.coded("communicator"), len(run.rows("ranks"))
-    mine = dimensions_of(run, group).being(dimension)
-    others = group.take(np.flatnonzero(~mine)).occurring()
-    on_one = group.where(lambda name: host_count(run, name) == 1)
+    known, mine, every = spanning.known, spanning.mine, len(run.rows("ranks"))
+    others = known.coded("communicator").take(np.flatnonzero(~mine)).occurring()
     free = all(len(members(name)) == every for name in others)
-    if not mine.any() or on_one[mine].any() or not free or not _fits(run, known, mine, mine):
+    if not free or not _fits(run, known, mine, mine):
         return None
     far_gb_s = float(np.median(known.floats("busbw_gb_s")[mine]))
     if link.usual_gb_s < _FASTER * far_gb_s:
@@ -166,13 +164,11 @@ def _apart(
     run: Measures, is_far: Callable[[str], bool], is_near: Callable[[str], bool]
 ) -> _AcrossHosts | None:
     """Dimensions across hosts and within, if the former is far slower and would find place."""
-    if (known := large_operations(run)) is None:
+    if (spanning := _spanning(run, is_far)) is None:
         return None
-    group = known.coded("communicator")
-    of = dimensions_of(run, group)
-    on_one = group.where(lambda name: host_count(run, name) == 1)
-    mine, near = of.where(is_far), of.where(is_near) & on_one
-    if not mine.any() or not near.any() or on_one[mine].any() or not _fits(run, known, mine, near):
+    known, mine = spanning.known, spanning.mine
+    near = spanning.of.where(is_near) & spanning.on_one
+    if not near.any() or not _fits(run, known, mine, near):
         return None
     far_gb_s, near_gb_s = (
         float(np.median(known.floats("busbw_gb_s")[its])) for its in (mine, near)
@@ -180,6 +176,27 @@ def _apart(
     if near_gb_s < _FASTER * far_gb_s:
         return None
     return _AcrossHosts(known.take(near), known.take(mine), near_gb_s, far_gb_s)
+
+
+class _Spanning(Struct, frozen=True, eq=False):
+    """The large operations, with their dimensions, whether on one host, and which are ``mine``."""
+
+    known: Rows
+    of: Coded
+    on_one: Bool
+    mine: Bool
+
+
+def _spanning(run: Measures, is_mine: Callable[[str], bool]) -> _Spanning | None:
+    """Those of some dimensions, if all of these span hosts; None if not."""
+    if (known := large_operations(run)) is None:
+        return None
+    group = known.coded("communicator")
+    of = dimensions_of(run, group)
+    on_one, mine = group.where(lambda name: host_count(run, name) == 1), of.where(is_mine)
+    if not mine.any() or on_one[mine].any():
+        return None
+    return _Spanning(known, of, on_one, mine)
 
 
 def _fits(run: Measures, known: Rows, mine: Bool, near: Bool) -> bool:
