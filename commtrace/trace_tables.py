@@ -21,6 +21,7 @@ __all__ = [
     "PROBES",
     "RANKS",
     "RECORDED_APART",
+    "SAMPLED",
     "STEPS",
     "SYNCHRONISATIONS",
     "TABLES",
@@ -33,6 +34,8 @@ FAILED = "failed-recording"
 """The code of the note that a recording holds less than it should, and why."""
 RECORDED_APART = "recorded-apart"
 """The code of the note that a run was cut to the time that all its ranks were recorded."""
+SAMPLED = "sampled-events"
+"""The code of the note that most of a file's events were left out before it came here."""
 WAITED = "the recorder held this rank up"
 """How the recorder's note begins that it waited in the middle of the program."""
 

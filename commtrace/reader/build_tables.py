@@ -23,8 +23,17 @@ from commtrace.reader.operations.groups import Groups
 from commtrace.reader.operations.ranks_in_calls import ranks_and_calls
 from commtrace.reader.operations.rows import RankContext
 from commtrace.reader.overruns import Cut, cut_overruns
+from commtrace.reader.sampled import sampled
 from commtrace.table import Columns
-from commtrace.trace_tables import COLLECTIVES, CUT_BEFORE_GPU, FAILED, GROUPS, PROBES, RANKS
+from commtrace.trace_tables import (
+    COLLECTIVES,
+    CUT_BEFORE_GPU,
+    FAILED,
+    GROUPS,
+    PROBES,
+    RANKS,
+    SAMPLED,
+)
 from commtrace.units import numbered
 
 __all__ = ["Identity", "Tables", "identify", "tables"]
@@ -126,6 +135,8 @@ def tables(scan: Scan, identity: Identity) -> Tables:
             "unknown; copy or record it again"
         )
         notes += (Note(CUT_BEFORE_GPU, message, rank, scan.file),)
+    if why := sampled(scan):
+        notes += (Note(SAMPLED, why, rank, scan.file),)
     return Tables(columns, notes, job.machine)
 
 

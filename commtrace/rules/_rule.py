@@ -33,7 +33,8 @@ class Rule(Struct, frozen=True):
     ``explains`` names the rules whose findings are, at the same time and place, symptoms
     of this one, and ``same`` those that are only where they report the very same events;
     ``moots`` those that are where most of their operations are this one's, which need not be called
-    at all; ``good_news`` marks a rule that reports no fault. Findings are symptoms of what costs
+    at all; ``good_news`` marks a rule that reports no fault; ``of_single_events`` one whose
+    findings hold, too, where most events are missing. Findings are symptoms of what costs
     ``explained_by_share`` of what they do: of larger ones the most would remain.
     """
 
@@ -41,6 +42,7 @@ class Rule(Struct, frozen=True):
     same: ClassVar[tuple[str, ...]] = ()
     moots: ClassVar[tuple[str, ...]] = ()
     good_news: ClassVar[bool] = False
+    of_single_events: ClassVar[bool] = False
     explained_by_share: ClassVar[float] = 0.5
 
     @classmethod

@@ -42,6 +42,7 @@ class AtTheRoofline(Rule, frozen=True):
         linked alike, or across machines.
     """
 
+    of_single_events: ClassVar[bool] = True
     good_news: ClassVar[bool] = True
 
     min_bytes: int = 16_000_000

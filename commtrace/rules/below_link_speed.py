@@ -89,6 +89,7 @@ class BelowLinkSpeed(Rule, frozen=True):
         in the trace.
     """
 
+    of_single_events: ClassVar[bool] = True
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_bytes: int = 16_000_000

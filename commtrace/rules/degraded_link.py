@@ -61,6 +61,7 @@ class DegradedLink(Rule, frozen=True):
         long. A neighbour's job on the same switch looks the same.
     """
 
+    of_single_events: ClassVar[bool] = True
     explains: ClassVar[tuple[str, ...]] = ("below-link-speed", "exposed-communication")
 
     min_count: int = 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.arrays import distinct
 from commtrace.causal.savings import Saving, of_copies
@@ -45,6 +45,8 @@ class DetourBeatsDirect(Rule, frozen=True):
         A way through the host is judged by usual figures unless the trace has pinned copies.
         Collectives may use the detour's links unnoticed. A relay needs memory on the GPU between.
     """
+
+    of_single_events: ClassVar[bool] = True
 
     min_bytes: int = 16_000_000
     min_copies: int = 3

@@ -66,6 +66,7 @@ class ImpossibleNumber(Rule, frozen=True):
         within a GPU, whose limit is the memory.
     """
 
+    of_single_events: ClassVar[bool] = True
     explains: ClassVar[tuple[str, ...]] = ("uneven-p2p-bandwidth", "detour-beats-direct")
 
     min_bytes: int = 1_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -51,6 +51,8 @@ class UnevenP2PBandwidth(Rule, frozen=True):
         collectives of processes that were not traced may share a link. ROCm writes peer
         copies as DtoD and hides the pair.
     """
+
+    of_single_events: ClassVar[bool] = True
 
     min_bytes: int = 16_000_000
     min_copies: int = 3

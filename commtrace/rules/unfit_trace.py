@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from commtrace.metrics.rank.timelines import places, timelines
 from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import share_pct, worth_reporting
+from commtrace.metrics.run.whole import share_pct, whole, worth_reporting
 from commtrace.rules._missing_ranks import missing_ranks
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
+from commtrace.trace_tables import SAMPLED
 from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class UnfitTrace(Rule, frozen=True):
     """The trace lacks what some conclusions need.
 
     What it detects
-        Files that break off, are damaged, cannot be read or hold several ranks; operations that
+        Files that break off, are damaged, cannot be read, hold several ranks or but a sample of
+        their events (most numbers of GPU calls are missing); operations that
         hosts called and of whose work nothing was recorded; ranks recorded at different times;
         ranks of the job without a trace file,
         with the time of large collectives that are slower than any link in a machine (5 GB/s):
@@ -76,8 +78,11 @@ class UnfitTrace(Rule, frozen=True):
 
     Blind spots
         Events that were dropped without a trace are missed, unless they leave half of a pair
-        behind. One rank of many may be all you have: what it shows of itself still holds.
+        behind or are most of all. One rank of many may be all you have: what it shows of itself
+        still holds.
     """
+
+    of_single_events: ClassVar[bool] = True
 
     orphaned_pct: float = 5.0
     early_pct: float = 1.0
@@ -86,12 +91,15 @@ class UnfitTrace(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
+        sampled = [*self._sampled(run)]
+        yield from sampled
         yield from self._broken(run)
         yield from self._unrecorded(run)
         yield from self._missing_ranks(run)
         yield from self._apart(run)
         yield from self._launches(run)
-        yield from self._held_up(run)
+        if not sampled:
+            yield from self._held_up(run)
         yield from self._clocks(run)
 
     def _broken(self, run: Measures) -> Iterator[Finding]:
@@ -106,6 +114,19 @@ class UnfitTrace(Rule, frozen=True):
                     advice,
                     tuple(sorted({note.rank for note in notes if note.rank is not None})),
                 )
+
+    def _sampled(self, run: Measures) -> Iterator[Finding]:
+        notes = [note for note in run.notes if note.code == SAMPLED]
+        if notes:
+            finding = self._finding(
+                run,
+                f"most events of {counted(len(notes), 'file')} are missing: {notes[0].message}; "
+                "idle and exposed time, waits and shares mean nothing; single events hold",
+                Evidence("files that hold a sample", len(notes), "files", 0),
+                "analyse the files as the profiler wrote them, or record again",
+                tuple(sorted({note.rank for note in notes if note.rank is not None})),
+            )
+            yield replace(finding, weighs_ns=whole(run).time_ns)
 
     def _unrecorded(self, run: Measures) -> Iterator[Finding]:
         if found := calls_without_work(run):

@@ -8,6 +8,7 @@ from commtrace.causal.run.recorded_steps import of_unlike_steps
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
+from commtrace.trace_tables import SAMPLED
 from commtrace.units import percent
 
 if TYPE_CHECKING:
@@ -31,9 +32,11 @@ def replayable(run: Measures) -> bool:
 def need_replay(run: Measures) -> None:
     """CannotLook where replays say nothing.
 
-    That is where a run has no graph, where its steps are not the same on all ranks, and on GPUs
-    where too few starts of kernels and copies are explained by it.
+    That is where most events are missing, where a run has no graph, where its steps are not the
+    same on all ranks, and on GPUs where too few starts of kernels and copies are explained by it.
     """
+    if any(note.code == SAMPLED for note in run.notes):
+        raise CannotLook("needs all events: the files hold only a sample of them")
     if of_unlike_steps(run):
         raise CannotLook(
             "needs the same steps on all ranks: most operations are of a step of one number on one "

@@ -18,7 +18,7 @@ from commtrace.reports.content import alike, critical_path, ranges, tables, wait
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unchecked import unchecked
 from commtrace.reports.content.verdict import verdict
-from commtrace.trace_tables import CUT_BEFORE_GPU
+from commtrace.trace_tables import CUT_BEFORE_GPU, SAMPLED
 from commtrace.units import clean, counted, duration, numbered, percent
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def _exposure(devices: list[dict[str, Any]], codes: set[str]) -> str:
         if UNRECORDED_WORK in codes:
             return "Communication was called, and what it ran was not recorded."
         return "No communication."
+    if SAMPLED in codes:
+        return "How much of the communication is exposed is unknown: most events are missing."
     busy = [row for row in devices if row["communication_ns"] and row["span_ns"]]
     if not busy:
         return "How much of the communication is exposed is unknown."

@@ -1,0 +1,48 @@
+"""A file that holds a sample of its run's events says so, and nothing is concluded from gaps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commtrace
+from commtrace.reports import content
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+
+
+def _load(file: Path, events: Any, *, apart: int) -> commtrace.Run:
+    """A run of 240 kernels a millisecond apart, each of 100 us and every tenth communicating."""
+    work = [events.note("ProfilerStep#1", 0, 240_000)]
+    for i in range(1, 240):
+        name = "gemm" if i % 10 else NCCL
+        work += [
+            events.launch(i * 1000, i * apart),
+            events.kernel(name, i * 1000 + 20, 100, i * apart),
+        ]
+    file.write_text(json.dumps({"traceEvents": work}))
+    return commtrace.load(file, workers=1)
+
+
+def test_a_sample_is_told_first_and_no_share_is(tmp_path: Path, events: Any) -> None:
+    run = _load(tmp_path / "rank0.json", events, apart=97)
+    (note,) = (note for note in run.notes if note.code == "sampled-events")
+    assert "23,087 numbers of its GPU calls (correlation) 239 are in the file" in note.message
+    diagnosis = run.diagnose()
+    assert diagnosis.findings[0].rule == "unfit-trace"
+    assert diagnosis.findings[0].confidence == "high"
+    assert {finding.rule for finding in diagnosis.findings} == {"unfit-trace"}
+    assert "only a sample" in diagnosis.skipped["launch-gap"]
+    assert "unknown: most events are missing" in content.headline(run.analysis())[2]
+
+
+@pytest.mark.parametrize("apart", [1, 5])
+def test_calls_that_kineto_leaves_out_make_no_sample(
+    tmp_path: Path, events: Any, apart: int
+) -> None:
+    run = _load(tmp_path / "rank0.json", events, apart=apart)
+    assert "sampled-events" not in {note.code for note in run.notes}
+    assert "launch-gap" in {finding.rule for finding in run.diagnose().findings}
