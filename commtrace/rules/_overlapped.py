@@ -20,6 +20,7 @@ from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps
+from commtrace.rules._backward import of_backward
 from commtrace.rules._less import fused, sharded, small
 from commtrace.units import mb
 
@@ -190,13 +191,11 @@ def starts_late(run: Measures, rows: Int64) -> bool:
     mine = (calls.ints("rank") == rank) & (calls.ints("step") != NULL)
     mine &= calls.ints("launch_ns") != NULL
     kernels = rows_of_rank(run, "kernels", rank)
-    computes = kernels.coded("kind").being("compute") & (kernels.ints("launch_ns") != NULL)
-    thread, steps = kernels.ints("thread"), rows_of_rank(run, "steps", rank)
-    own = np.isin(thread, steps.ints("thread")[~steps.coded("label").known])
-    if (computes & ~own).any():
-        computes &= ~own
-    else:
-        computes &= np.isin(thread, launching_threads(run).values()[rows[mine]])
+    computes = of_backward(kernels, rows_of_rank(run, "steps", rank))
+    if not computes.any():
+        computes = kernels.coded("kind").being("compute") & (kernels.ints("launch_ns") != NULL)
+        its_thread = launching_threads(run).values()[rows[mine]]
+        computes &= np.isin(kernels.ints("thread"), its_thread)
     kernels = kernels.take(computes & np.isin(kernels.ints("step"), calls.ints("step")[mine]))
     numbers, of = np.unique(calls.ints("step")[mine], return_inverse=True)
     first = np.full(numbers.size, np.iinfo(np.int64).max)

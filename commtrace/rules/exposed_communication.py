@@ -19,6 +19,7 @@ from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unl
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._across_hosts import swapped, transposed
+from commtrace.rules._backward import behind_backward_ns
 from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._hidden import hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
@@ -93,8 +94,11 @@ class ExposedCommunication(Rule, frozen=True):
         if (turned := self._turned(found, run)) is not None:
             yield turned
             return
-        could = gain = float(np.median(found.gain_ns))
-        on_top = None
+        could, on_top = float(np.median(found.gain_ns)), None
+        behind = (
+            behind_backward_ns(run) if worth_reporting(could, run, self.min_step_share) else None
+        )
+        gain = could if behind is None else min(could, behind)
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
             why = full_cores(run)
             if why is not None:
@@ -115,6 +119,8 @@ class ExposedCommunication(Rule, frozen=True):
             yield self._finding(found, Saving(round(gain), on_top), hidden, run)
         elif hidden < self.hidden_pct and worth_reporting(could, run, self.large_step_share):
             yield from self._on_callers_stream(found, run)
+            if behind is not None and not worth_reporting(behind, run, self.min_step_share):
+                yield self._behind_backward(found, run, behind)
 
     def _at_once(self, found: _Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result: nothing tells what is saved."""
@@ -140,6 +146,17 @@ class ExposedCommunication(Rule, frozen=True):
             why = f"mostly {op}, which runs on the stream of the compute behind it"
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
             yield self._unsaved(found, run, op, self.large_step_share, why, advice)
+
+    def _behind_backward(self, found: _Devices, run: Measures, behind: float) -> Finding:
+        """What is exposed of gradients' reductions, which backward cannot hide."""
+        ops = longest(run)
+        what = f"only {ms(behind)} of backward" if behind else "none of backward"
+        why = f"mostly {ops[0]} of gradients, and {what} runs with no communication beside it"
+        advice = (
+            f"{asked(run, ops[0])}communicate less: {fewer_bytes(run, ops)}or less often (gradient "
+            "accumulation, larger batches), and see whether the links are as fast as they should be"
+        )
+        return self._unsaved(found, run, ops[0], self.large_step_share, why, advice)
 
     def _beside_full_cores(self, found: _Devices, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""

@@ -1,0 +1,68 @@
+"""What backward computes on GPUs: all that reductions of gradients can hide behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool
+from commtrace.intervals import subtract, total, union
+from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.exposed_calls import exposed_ns, most_exposed
+from commtrace.metrics.rank.phases import phases
+from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.run.whole import has_steps
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+    from commtrace.table import Rows
+
+__all__ = ["behind_backward_ns", "of_backward"]
+
+_REDUCTIONS = frozenset(("all_reduce", "reduce_scatter"))
+
+
+def of_backward(kernels: Rows, steps: Rows) -> Bool:
+    """Which kernels of a rank backward launched, which has threads of its own on GPUs.
+
+    None where no other thread than those of the steps launched any.
+    """
+    own = steps.ints("thread")[~steps.coded("label").known]
+    launched = kernels.coded("kind").being("compute") & (kernels.ints("launch_ns") != NULL)
+    of: Bool = launched & ~np.isin(kernels.ints("thread"), own)
+    return of
+
+
+def behind_backward_ns(run: Measures) -> float | None:
+    """How much exposed communication could hide where it is mostly reductions in backward.
+
+    What follows them is the optimizer, which needs them, and before them forward made what they
+    reduce: they hide behind no more than what backward computes with no communication beside it.
+    What is exposed of other calls counts in full. The median device's; None where the most exposed
+    are no such reductions, or nothing tells what backward computes.
+    """
+    op, _ = most_exposed(run)
+    rows = run.rows("collectives")
+    if op not in _REDUCTIONS or not has_steps(run):
+        return None
+    reduces = rows.coded("op").being(op) & phases(run).being("backward")
+    known = np.flatnonzero(rows.coded("op").known)
+    exposed = exposed_ns(run, known)
+    if 2 * exposed[reduces[known]].sum() < exposed.sum():
+        return None
+    exposed[reduces[known]] = 0
+    found = []
+    for place, done in device_work(run).items():
+        if done.compute is None or not done.communication[0].size:
+            continue
+        kernels = rows_of_rank(run, "kernels", place.rank)
+        kernels = kernels.take(kernels.coded("device").being(place.device))
+        kernels = kernels.take(of_backward(kernels, rows_of_rank(run, "steps", place.rank)))
+        if not len(kernels):
+            return None
+        begun = kernels.ints("start_ns")
+        computes = union(begun, begun + kernels.ints("duration_ns"))
+        free = total(subtract(computes, done.communication))
+        found.append(free + int(exposed[rows.ints("rank")[known] == place.rank].sum()))
+    return float(np.median(found)) if found else None
