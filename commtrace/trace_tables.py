@@ -17,6 +17,8 @@ __all__ = [
     "GROUPS",
     "HOST_GAPS",
     "KERNELS",
+    "LEFT_OUT",
+    "MISSING_RANK",
     "OPS",
     "PROBES",
     "RANKS",
@@ -32,6 +34,10 @@ CUT_BEFORE_GPU = "cut-before-gpu-events"
 """The code of the note that a file broke off before the events of its GPU."""
 FAILED = "failed-recording"
 """The code of the note that a recording holds less than it should, and why."""
+LEFT_OUT = ": left out"
+"""How the note ends that a file is of another run than the most."""
+MISSING_RANK = "missing-rank"
+"""The code of the note that ranks of the job have no file."""
 RECORDED_APART = "recorded-apart"
 """The code of the note that a run was cut to the time that all its ranks were recorded."""
 SAMPLED = "sampled-events"

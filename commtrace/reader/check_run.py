@@ -12,7 +12,7 @@ from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.reader.recordings import fact, recordings, same, window
 from commtrace.trace import RankTrace
-from commtrace.trace_tables import FAILED
+from commtrace.trace_tables import FAILED, LEFT_OUT, MISSING_RANK
 from commtrace.units import counted, numbered
 
 __all__ = ["one_recording", "run_notes", "with_failure", "without_copies", "without_empty"]
@@ -67,7 +67,7 @@ def one_recording(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[Not
     if others and (len(main) < 2 or any(len(other) > 1 for other in others)):
         raise TraceError(_several([main, *others], nameless))
     notes = [
-        Note("mixed-runs", f"{part.file} {_why(part, main)}: left out", file=str(part.file))
+        Note("mixed-runs", f"{part.file} {_why(part, main)}{LEFT_OUT}", file=str(part.file))
         for (part,) in others
     ]
     return sorted(main, key=lambda part: (part.rank, window(part) or (0, 0))), notes
@@ -80,7 +80,7 @@ def run_notes(parts: Sequence[RankTrace]) -> list[Note]:
     world_size = max((fact(part, "world_size") or 0 for part in parts), default=0)
     if missing := set(range(world_size)) - ranks:
         message = f"no trace file for {numbered('rank', missing)} of {world_size}"
-        notes.append(Note("missing-rank", message))
+        notes.append(Note(MISSING_RANK, message))
     return notes
 
 

@@ -30,8 +30,8 @@ _RESUMES_NS = 50_000  # so soon a host goes on once what it waited for is done
 _LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, a synchronising call, printing, allocating, compiling"
 _REMEDIES = {
-    "flatten_dense_tensors": "DDP packs its module's buffers: broadcast_buffers=False, if none "
-    "changes",
+    "flatten_dense_tensors": "DDP packs its module's buffers to send rank 0's: "
+    "broadcast_buffers=False, if each rank may keep its own (BatchNorm's statistics)",
     "_foreach_": "a fused optimizer (fused=True) launches once",
     "dynamo": f"torch.compile compiles anew, {COMPILES}",
 }

@@ -526,3 +526,21 @@ def test_gathers_of_parameters_are_waited_for_however_early_they_are() -> None:
     assert its.cost_ns == pytest.approx(6 * 3e6, rel=0.02)
     assert "forward_prefetch=True;" in its.advice
     assert "backward_prefetch" not in its.advice
+
+
+@pytest.mark.parametrize(("forward", "hides"), [(5000, False), (1000, True)])
+def test_gradients_hide_behind_backward_alone(forward: float, hides: bool) -> None:
+    """Forward comes before them, and the optimizer waits for them: 3.2 ms a step are exposed."""
+    run = Tiny()
+    backward = 6000 - forward
+    for i in range(4):
+        start = 11_000 * i
+        run.step(0, i, start, 10_900)
+        run.step(0, i, start + forward, backward, label="## backward ##")
+        run.kernel(0, start, forward)
+        run.kernel(0, start + forward, backward, thread=2)
+        run.collective(0, "all_reduce", start + 5200, 4000, size=1 << 26)
+        run.kernel(0, start + 9300, 200)
+    (finding,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert (finding.cost_ns > 0) == hides
+    assert ("only 0.8 ms of backward" in finding.summary) == (not hides)

@@ -194,8 +194,12 @@ class Reading:
         elif source.problem:
             self._note("damaged", f"{source.problem}; every event could be read")
         if document.partly_read:
-            known = f"of them {', '.join(sorted(document.metadata)) or 'none'} could be read"
-            self._note("damaged", f"the file's metadata are not JSON, {known}")
+            known = ", ".join(sorted(document.metadata)) or "none"
+            self._note(
+                "damaged",
+                f"the file's metadata are not JSON, of them {known} could be read; "
+                f"{counted(document.events, 'event')} were read",
+            )
         if document.damaged:
             share = 100 * document.lost / source.read
             self._note(

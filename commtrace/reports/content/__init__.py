@@ -18,7 +18,7 @@ from commtrace.reports.content import alike, critical_path, ranges, tables, wait
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unchecked import unchecked
 from commtrace.reports.content.verdict import verdict
-from commtrace.trace_tables import CUT_BEFORE_GPU, SAMPLED
+from commtrace.trace_tables import CUT_BEFORE_GPU, LEFT_OUT, SAMPLED
 from commtrace.units import clean, counted, duration, numbered, percent
 
 if TYPE_CHECKING:
@@ -44,9 +44,17 @@ def headline(analysis: Analysis) -> list[str]:
         clean(run.name),
         *filter(None, [ranges.answer(analysis)]),
         what_ran(run),
+        *_left_out(analysis.notes),
         clean(_exposure(devices(analysis.measures).dicts(), noted)),
         *filter(None, [path, waiting.straggler(analysis)]),
     ]
+
+
+def _left_out(notes: Sequence[Note]) -> list[str]:
+    """That files of other runs were given, too: whose run is told is not for the reader to find."""
+    others = sum(note.code == "mixed-runs" and note.message.endswith(LEFT_OUT) for note in notes)
+    files = counted(others, "file")
+    return [f"{files} of other runs {'is' if others == 1 else 'are'} left out."] if others else []
 
 
 def what_ran(run: Summary) -> str:

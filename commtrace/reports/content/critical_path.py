@@ -14,13 +14,14 @@ from commtrace.causal.run.replayable import need_replay, replayable
 from commtrace.causal.steps import path_of
 from commtrace.diagnosis import CannotLook, Cause
 from commtrace.reports.content.tables import Section
+from commtrace.trace_tables import MISSING_RANK
 from commtrace.units import clean, duration, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["CAUSE_NAMES", "lacking", "section", "sentence", "shares"]
+__all__ = ["CAUSE_NAMES", "lacking", "of_run", "section", "sentence", "shares"]
 
 CAUSE_NAMES: Mapping[str, str] = {
     "loader": "data loading",
@@ -41,7 +42,7 @@ def sentence(run: Measures) -> str | None:
     if path is None or not len(path):
         return None
     of_step = " of a step" if (run.rows("steps").ints("step") != NULL).any() else ""
-    return f"Critical path{of_step}: {shares(path, labelled_on_path(run))}."
+    return f"Critical path{of_step}: {of_run(path, run)}."
 
 
 def lacking(run: Measures) -> str | None:
@@ -53,6 +54,13 @@ def lacking(run: Measures) -> str | None:
     except CannotLook as reason:
         return f"No critical path: it {clean(str(reason))}."
     return None
+
+
+def of_run(path: Rows, run: Measures) -> str:
+    """The kinds of a run's path; where ranks have no file, transfers may be waiting for these."""
+    said = shares(path, labelled_on_path(run))
+    missing = any(note.code == MISSING_RANK for note in run.notes)
+    return said.replace(" transfer", " transfer or waiting", 1) if missing else said
 
 
 def shares(path: Rows, labelled: Mapping[Cause, int] | None = None) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 
 from commtrace.arrays import distinct, sums
 from commtrace.causal.critical_path import KINDS
-from commtrace.causal.path_causes import labelled_on_path
 from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.dimensions import dimensions
@@ -184,7 +183,7 @@ def _critical(run: Measures) -> Markup | None:
     by_rank = sums(number, time_ns, ranks.size)
     longest = np.argsort(-by_rank, kind="stable")[:_MOST_RANKS].tolist()
     of_ranks = ", ".join(f"rank {ranks[at]} {percent(int(by_rank[at]), whole)}" for at in longest)
-    shares = critical_path.shares(path, labelled_on_path(run))
+    shares = critical_path.of_run(path, run)
     return tag(
         "figure",
         tag("figcaption", "The critical path of a step"),
