@@ -15,7 +15,7 @@ from commtrace.metrics.run.run_clock import intervals_on_run
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Idle", "next_to_copies", "round_trips", "starved_ns"]
+__all__ = ["Idle", "between_large_copies", "next_to_copies", "round_trips", "starved_ns"]
 
 
 class Idle(Struct, frozen=True):
@@ -50,6 +50,18 @@ def next_to_copies(found: Idle) -> bool:
     beside = line.starved_beside(copies)
     at = np.searchsorted(line.start_ns, found.end_ns).clip(max=len(line.start_ns) - 1)
     return bool(2 * found.idle_ns[beside[at]].sum() > found.total_ns)
+
+
+def between_large_copies(found: Idle) -> bool:
+    """Whether most of this time lies between two large copies from or to the host.
+
+    From and to pageable memory the host takes part: it fills or empties what the GPU copies.
+    """
+    line, last = found.line, len(found.line.start_ns) - 1
+    large = line.with_host & (line.size_bytes >= SMALL_BYTES)
+    at = np.searchsorted(line.start_ns, found.end_ns).clip(min=1, max=last)
+    between = large[at] & large[at - 1]
+    return last > 0 and bool(2 * found.idle_ns[between].sum() > found.total_ns)
 
 
 def round_trips(found: Idle) -> Int64:

@@ -22,10 +22,11 @@ from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._backward import of_backward
 from commtrace.rules._less import fused, sharded, small
-from commtrace.units import mb
+from commtrace.units import mb, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = [
     "DIMENSION",
@@ -71,6 +72,7 @@ _WRAP = (
     "wrap larger modules (fully_shard a block, not each of its layers): most of so small "
     "all_gathers is latency; "
 )
+_ONE_BUCKET = 0.9  # of the bytes: nothing is left to run beside it
 _REST = 0.05  # of backward: what the last gradients are made with, and packed
 _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backward
 
@@ -207,9 +209,13 @@ def starts_late(run: Measures, rows: Int64) -> bool:
 
 def _left(run: Measures, rows: Int64) -> str:
     """What is left of calls in backward that run asynchronously."""
-    if not starts_late(run, rows):
-        return " already; what is left is exposed after backward"
     calls = run.rows("collectives", rows)
+    if not starts_late(run, rows):
+        share, most = _largest(calls)
+        one = f", {percent(share, 1)} of the bytes in one call a step, of {mb(most)}"
+        return (
+            f" already{one if share > _ONE_BUCKET else ''}; what is left is exposed after backward"
+        )
     if np.bincount(codes(calls.ints("rank"), calls.ints("step"))).max() == 1:
         size = mb(float(np.median(calls.ints("size_bytes"))))
         return f", but there is one a step, of {size}, when backward is over"
@@ -217,6 +223,17 @@ def _left(run: Measures, rows: Int64) -> str:
         ", but all start when backward is over, none as its gradients are ready (Megatron-LM: "
         "--overlap-grad-reduce)"
     )
+
+
+def _largest(calls: Rows) -> tuple[float, float]:
+    """What share of a step's bytes its largest call sends, and how much that is, in the median."""
+    its = calls.take((calls.ints("size_bytes") != NULL) & (calls.ints("step") != NULL))
+    if not len(its):
+        return 0.0, 0.0
+    step, size = codes(its.ints("rank"), its.ints("step")), its.ints("size_bytes")
+    largest = np.zeros(int(step.max()) + 1, np.int64)
+    np.maximum.at(largest, step, size)
+    return float(np.median(largest / np.bincount(step, size))), float(np.median(largest))
 
 
 def _options(run: Measures, op: str) -> str:

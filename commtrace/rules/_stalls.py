@@ -28,7 +28,7 @@ COMPILES = (
 _NAMED = 3
 _RESUMES_NS = 50_000  # so soon a host goes on once what it waited for is done
 _LEAST = 0.01  # of the time: what takes less is not worth a word
-_IN_PYTHON = "loading data, a synchronising call, printing, allocating, compiling"
+_IN_PYTHON = "loading data, printing, compiling, Python outside of torch"
 _REMEDIES = {
     "flatten_dense_tensors": "DDP packs its module's buffers to send rank 0's: "
     "broadcast_buffers=False, if each rank may keep its own (BatchNorm's statistics)",

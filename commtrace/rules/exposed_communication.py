@@ -88,7 +88,9 @@ class ExposedCommunication(Rule, frozen=True):
         found = _per_device(run)
         if not found.rank.size:
             raise CannotLook("needs a device with both communication and compute")
-        if (its := mostly_needed_at_once(run)) is not None:
+        free_pct = 100 * float(np.median(found.free_ns / found.exposed_ns.clip(min=1)))
+        its = mostly_needed_at_once(run) if free_pct >= self.min_hideable_pct else None
+        if its is not None:
             yield from self._at_once(found, run, *its)
             return
         if (turned := self._turned(found, run)) is not None:

@@ -19,7 +19,13 @@ from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
-from commtrace.rules._idle import Idle, next_to_copies, round_trips, starved_ns
+from commtrace.rules._idle import (
+    Idle,
+    between_large_copies,
+    next_to_copies,
+    round_trips,
+    starved_ns,
+)
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import mostly_needed_at_once
 from commtrace.rules._rule import Rule, too
@@ -91,7 +97,7 @@ class LaunchGap(Rule, frozen=True):
                 ranks = tuple(sorted({one.line.rank for one in found}))
                 yield replace(
                     its,
-                    explained_by="copy-loop" if mended is None and next_to_copies(worst) else None,
+                    explained_by=None if mended else _explained(worst),
                     summary=its.summary + too(ranks, worst.line.rank),
                     ranks=ranks,
                     cost_ns=gain.cost_ns,
@@ -275,6 +281,13 @@ def _mostly_in(label: str | None, partly: str | None) -> str:
     if label or not partly:
         return f", mostly in '{cut(label, NAME)}'" if label else ""
     return f", partly in '{cut(partly, NAME)}'"
+
+
+def _explained(stalls: Idle) -> str | None:
+    """The rule whose copies, if it finds any, make the host stall."""
+    if next_to_copies(stalls):
+        return "copy-loop"
+    return "pageable-copy" if between_large_copies(stalls) else None
 
 
 def _carried(found: Idle) -> str:

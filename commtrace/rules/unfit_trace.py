@@ -182,8 +182,8 @@ class UnfitTrace(Rule, frozen=True):
                 run,
                 f"{orphaned:.3g} % of the kernels lack their launch: step and cause are unknown",
                 Evidence("kernels without a launch", orphaned, "%", self.orphaned_pct),
-                "synchronise the GPU just before the profiler starts, as the host runs ahead, or start "
-                "a step earlier; leave CUDA activities and runtime on",
+                "synchronise the GPU just before the profiler starts, as the host runs ahead, or "
+                "start a step earlier; leave CUDA activities and runtime on",
             )
         early = known & (start < launch - _LATE_NS)
         premature = 100 * float(early.sum()) / max(int(known.sum()), 1)
