@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, codes, distinct, first_rows
+from commtrace.arrays import NULL, Int64, codes, distinct, first_rows
 from commtrace.causal.edits.run_edits import as_measured, needing_nobody, saved_by
 from commtrace.causal.replay.graph import changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
@@ -90,12 +91,12 @@ class Redundant(Rule, frozen=True):
             count = int(np.bincount(codes(checks.ints("rank"))).max())
             yield self._finding(run, _CHECKS, checks, count, least_ns(checks))
         rows = sequences(run, barriers=True)
+        every = sequences(run, barriers=True, unsized=True) if _unsized(run) else rows
         gradients, again = placed(run, rows), sent_again(rows)
-        passes = gradients if gradients.row.size else placed_by_threads(run, rows)
         for say, found in (
-            (_accumulated, repeated_in_accumulation(rows, passes)),
+            (_accumulated, _repeated(run, rows, every)),
             (_of_another, rows.take(of_another_pass(rows, gradients))),
-            (_barrier, needless_barriers(rows)),
+            (_barrier, needless_barriers(every)),
             (_twice, reduced_twice(run, rows)),
             (_buffers, rows.take(of_buffers(run, rows))),
             (_averaged_again, rows.take(averaged_again(run, rows))),
@@ -178,6 +179,22 @@ _CHECKS = _Said(
 )
 
 
+def _unsized(run: Measures) -> bool:
+    """Whether any collective has no known size: on CPUs only shapes tell it."""
+    calls = run.rows("collectives")
+    op = calls.coded("op")
+    whole = op.known & ~op.being("barrier") & ~op.where(POINT_TO_POINT.__contains__)
+    return bool((whole & (calls.ints("size_bytes") == NULL)).any())
+
+
+def _repeated(run: Measures, rows: Rows, every: Rows) -> Rows:
+    """What is reduced after a micro-batch that is not the last."""
+    marked = placed(run, every)
+    if marked.row.size:
+        return repeated_in_accumulation(every, marked)
+    return repeated_in_accumulation(rows, placed_by_threads(run, rows))
+
+
 def _accumulated(needless: Rows) -> _Said:
     return _Said(
         "gradients are reduced after every micro-batch",
@@ -187,12 +204,12 @@ def _accumulated(needless: Rows) -> _Said:
             "micro-batches",
             1,
         ),
-        ("other gradients: the last micro-batch reduces the same bytes, before any update",),
+        ("other gradients: the last micro-batch reduces the same, before any update",),
         "wrap all micro-batches but the last in no_sync()"
         if needless.coded("op").being("all_reduce").all()
         else "call set_requires_gradient_sync(False) for all micro-batches but the last (with "
         "FSDP1 wrap these in no_sync()), if whole gradients fit in memory",
-        "high",
+        "high" if (needless.ints("size_bytes") != NULL).all() else "medium",
     )
 
 

@@ -324,6 +324,32 @@ def test_what_is_no_accumulation(confounder: str) -> None:
     assert not found(training(**{confounder: True}), "redundant")
 
 
+@pytest.mark.parametrize(
+    ("steps", "updates", "fires"),
+    [(True, False, True), (False, True, True), (False, False, False)],
+)
+def test_micro_batches_of_traces_without_shapes(steps: bool, updates: bool, fires: bool) -> None:
+    """Also where only the optimizer marks steps, and a label of the program's is on forward."""
+    run = Tiny(2)
+    for rank, step in product(range(2), range(3)):
+        begin = step * 5000
+        if steps:
+            run.step(rank, step, begin, 5000)
+        for micro in range(4):
+            start = begin + micro * 1000
+            run.step(rank, step, start - 5, 110, label="forward")
+            run.step(rank, step, start, 100, label="DistributedDataParallel.forward")
+            outside = {} if steps else {"step": None}
+            run.collective(rank, "all_reduce", start + 300, 500, **outside)
+        if updates:
+            run.step(rank, step, begin + 4000, 50, label="Optimizer.step#SGD.step")
+    if not steps:
+        for row in run.rows["steps"]:
+            row["step"] = None
+    findings = [its for its in found(run.trace(), "redundant") if "micro-batch" in its.summary]
+    assert [its.cost_ns for its in findings] == [pytest.approx(4.5e6, rel=0.04)] * fires
+
+
 def unmarked(
     *,
     forward: int | None = None,
@@ -451,13 +477,13 @@ def test_what_the_debug_level_sends_is_needless() -> None:
     assert not found(checked(called=True), "redundant")
 
 
-def barriers(beside: str | None) -> Measures:
+def barriers(beside: str | None, size: int | None = 1 << 20) -> Measures:
     run = Tiny(2)
     for step in range(5):
         for rank in range(2):
             run.collective(rank, "barrier", step * 1000, 200)
             if beside:
-                run.collective(rank, beside, step * 1000 + 300, 500, size=1 << 20, root=0)
+                run.collective(rank, beside, step * 1000 + 300, 500, size=size, root=0)
     return run.trace()
 
 
@@ -466,6 +492,7 @@ def barriers(beside: str | None) -> Measures:
 )
 def test_a_barrier_beside_what_waits_for_all_anyway(beside: str | None, fires: bool) -> None:
     assert bool(found(barriers(beside), "redundant")) == fires
+    assert bool(found(barriers(beside, size=None), "redundant")) == fires  # a trace without shapes
 
 
 def twice(second: tuple[int, ...], *, between: bool = False) -> Measures:

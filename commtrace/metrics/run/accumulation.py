@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from commtrace.arrays import Int64, codes, distinct, first_rows, grouped, most, sums
+from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, grouped, most, sums
 from commtrace.metrics.run.gradients import Placed
 from commtrace.metrics.run.sequences import SEQUENCES
 from commtrace.table import Column, Rows, Table
@@ -28,7 +28,7 @@ def repeated_in_accumulation(rows: Rows, its: Placed) -> Rows:
 
     ``its`` are those of gradients. One accumulation is the micro-batches of one step, and of one
     labelled range in it, with no optimizer's step between them. Needless is what a micro-batch
-    reduces that is not the last, if the last reduces the same sizes.
+    reduces that is not the last, if the last reduces as many bytes, or, of unknown sizes, as often.
     """
     row, forward, within, updates = its.of(its.forward >= 0)
     if not row.size:
@@ -39,7 +39,8 @@ def repeated_in_accumulation(rows: Rows, its: Placed) -> Rows:
     if last.all():
         return REPEATED.rows()
     batch = codes(whole, forward)
-    size = sums(batch, rows.ints("size_bytes")[row], int(batch.max()) + 1)[batch]
+    size = rows.ints("size_bytes")[row]
+    size = sums(batch, np.where(size == NULL, 1, size), int(batch.max()) + 1)[batch]
     of_last = np.zeros(latest.size, dtype=np.int64)
     np.maximum.at(of_last, whole[last], size[last])
     needless = ~last & (size == of_last[whole])

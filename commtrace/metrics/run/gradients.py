@@ -9,6 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.comms import DDP_FORWARD, OPTIMIZER_STEP
 from commtrace.intervals import inside, union
+from commtrace.metrics.run.whole import has_steps
 from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
@@ -42,14 +43,16 @@ class Placed(NamedTuple):
 def placed(run: Measures, rows: Rows) -> Placed:
     """The reductions of gradients among ``sequences``; none where no module marks its passes.
 
-    Those in steps: DDP and FSDP2 mark each by its forward pass; what FSDP2 reduces it marks. Groups
-    that also reduce during a forward pass do not reduce gradients (tensor parallelism), and behind
-    the optimizer's step it is none of that pass.
+    Those in steps, or all where only optimizers mark any: DDP and FSDP2 mark each by its forward
+    pass; what FSDP2 reduces it marks. Groups that also reduce during a forward pass do not reduce
+    gradients (tensor parallelism), and behind the optimizer's step it is none of that pass.
     """
     steps = run.rows("steps")
     is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
     rank = rows.ints("rank")
-    reduces = rows.coded("op").where(REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
+    reduces = rows.coded("op").where(REDUCTIONS.__contains__)
+    if has_steps(run) or not steps.coded("label").where(_updates).any():
+        reduces &= rows.ints("step") != NULL
     if not is_forward.any() or not reduces.any():
         return Placed(*(np.empty((4, 0), dtype=np.int64)))
     parts = [
@@ -61,6 +64,10 @@ def placed(run: Measures, rows: Rows) -> Placed:
     found = Placed(*its)
     group = codes(rows.coded("communicator"))[found.row]
     return found.of(before_update & ~np.isin(group, group[in_forward]))
+
+
+def _updates(label: str) -> bool:
+    return label.startswith(OPTIMIZER_STEP)
 
 
 class _Steps(NamedTuple):
@@ -95,13 +102,20 @@ def _placed(rows: Rows, mine: Int64, steps: _Steps) -> tuple[Int64 | Bool, ...]:
     mine, moment = mine[own], moment[own]
     start, end = steps.of(label.where((DDP_FORWARD, _FSDP).__contains__))
     near = np.searchsorted(start, moment, side="right") - 1
-    updated, _ = steps.of(label.where(lambda name: name.startswith(OPTIMIZER_STEP)))
+    updated, _ = steps.of(label.where(_updates))
     updates = np.searchsorted(updated, moment)
     ranges = steps.of(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))
-    around, at = _innermost(start, *ranges), near.clip(min=0)
+    around, at = _innermost(start, *_holding(moment, *ranges)), near.clip(min=0)
     before_update = updates == np.searchsorted(updated, start[at])
     in_forward = (near >= 0) & (moment < end[at])
     return mine, near, around[at], updates, before_update, in_forward
+
+
+def _holding(moments: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """The ranges that hold any of these moments: one of a forward pass alone tells no passes."""
+    moments = np.sort(moments)
+    hold = np.searchsorted(moments, start) < np.searchsorted(moments, end)
+    return start[hold], end[hold]
 
 
 def _innermost(moments: Int64, start: Int64, end: Int64) -> Int64:

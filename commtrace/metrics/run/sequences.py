@@ -24,8 +24,8 @@ _OWN = (
 )
 SEQUENCES = Table(
     "sequences",
-    "one row of `collectives` with a group and a size (or a barrier), in the order of the calls "
-    "of each rank and communicator",
+    "one row of `collectives` with a group and a size (or asked for without), in the order of the "
+    "calls of each rank and communicator",
     (
         *COLLECTIVES.only(_OWN),
         Column("operation", "int64", "The operation's number: equal on all its ranks."),
@@ -39,10 +39,10 @@ SEQUENCES = Table(
 )
 
 
-def sequences(run: Measures, *, barriers: bool = False) -> Rows:
+def sequences(run: Measures, *, barriers: bool = False, unsized: bool = False) -> Rows:
     """Every rank's operations in each group, in the order it called them: SEQUENCES.
 
-    Barriers only if those are asked for.
+    Barriers, and what has no known size, only if those are asked for.
     """
     table, found, its = run.rows("collectives"), matched(run).matches, matched(run).operations
     communicator, op = found.coded("communicator"), table.coded("op")
@@ -50,7 +50,8 @@ def sequences(run: Measures, *, barriers: bool = False) -> Rows:
     group = np.append(named, -1)[communicator.codes]
     rank, start, launch = (table.ints(name) for name in ("rank", "start_ns", "launch_ns"))
     called = np.where(launch == NULL, start, launch)
-    sized = (table.ints("size_bytes") != NULL) & ~op.where(POINT_TO_POINT.__contains__)
+    sized = (table.ints("size_bytes") != NULL) | (unsized & op.known & ~op.being("barrier"))
+    sized &= ~op.where(POINT_TO_POINT.__contains__)
     mine = np.flatnonzero((group >= 0) & (sized | (barriers & op.being("barrier"))))
     mine = mine[in_order(rank[mine], group[mine], called[mine], start[mine])]
     first = np.diff(rank[mine], prepend=-1) | np.diff(group[mine], prepend=-1)
