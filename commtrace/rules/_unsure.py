@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Int64, codes, sums
+from commtrace.causal.run.replayable import replayable
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.machines import machines
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._missing_ranks import missing_ranks
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["Unsure", "why_unsure"]
+
+
+_MOSTLY = 0.75
 
 
 class Unsure(NamedTuple):
@@ -33,6 +39,10 @@ _UNMATCHED = Unsure(
     "record what tells the ranks of its groups (commtrace record does), and see whether one is "
     "late, for which all wait; if none is: ",
 )
+_WAITING = Unsure(
+    "most of it is waiting for other ranks, on cores of which nothing tells whether they were idle",
+    "make the ranks' work alike in each step (batches of equal length); of what is left: ",
+)
 _UNKNOWN_CORES = Unsure("nothing tells whether cores were idle: on others it saves nothing")
 
 
@@ -47,4 +57,17 @@ def why_unsure(run: Measures, operations: Int64) -> Unsure:
     if len(run.rows("ranks")) > 1 and 2 * (present == 1).sum() > len(mine):
         return _UNMATCHED
     on_cpu = run.rows("collectives").coded("device").being("cpu")
-    return _UNKNOWN_CORES if on_cpu.any() and on_cpu.all() and not machines(run) else Unsure()
+    if machines(run) or not on_cpu.any() or not on_cpu.all():
+        return Unsure()
+    return _WAITING if _waits(run) else _UNKNOWN_CORES
+
+
+def _waits(run: Measures) -> bool:
+    """Whether most of the exposed time ranks wait for those that come later."""
+    if not replayable(run):
+        return False
+    calls, exposed_ns = run_graph(run).calls, devices(run).ints("exposed_communication_ns")
+    ranks = codes(calls.rank)
+    waits_ns = np.where(calls.last_ns == NULL, 0, calls.last_ns - calls.start_ns).clip(min=0)
+    of_rank = sums(ranks, waits_ns, int(ranks.max()) + 1)
+    return float(np.median(of_rank)) > _MOSTLY * float(np.median(exposed_ns))

@@ -88,8 +88,7 @@ class ExposedCommunication(Rule, frozen=True):
         found = _per_device(run)
         if not found.rank.size:
             raise CannotLook("needs a device with both communication and compute")
-        free_pct = 100 * float(np.median(found.free_ns / found.exposed_ns.clip(min=1)))
-        its = mostly_needed_at_once(run) if free_pct >= self.min_hideable_pct else None
+        its = mostly_needed_at_once(run) if self._computes(found) else None
         if its is not None:
             yield from self._at_once(found, run, *its)
             return
@@ -123,6 +122,12 @@ class ExposedCommunication(Rule, frozen=True):
             yield from self._on_callers_stream(found, run)
             if behind is not None and not worth_reporting(behind, run, self.min_step_share):
                 yield self._behind_backward(found, run, behind)
+
+    def _computes(self, found: _Devices) -> bool:
+        """Whether there is compute worth hiding behind, beside communication or not."""
+        compute_ns = found.free_ns + found.communication_ns - found.exposed_ns
+        share = compute_ns / found.exposed_ns.clip(min=1)
+        return 100 * float(np.median(share)) >= self.min_hideable_pct
 
     def _at_once(self, found: _Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result: nothing tells what is saved."""

@@ -21,6 +21,7 @@ from commtrace.rules import RULES, diagnose
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace_tables import RECORDED_APART, TABLES
 from tests.edited import edited
+from tests.gloo_loop import gloo_loop
 
 TRACES = Path(__file__).parents[2] / "traces"
 MINE = [
@@ -560,6 +561,17 @@ def test_what_may_be_waiting_or_have_no_cores_may_not_be_hidden(
     (its,) = found(run.trace(), "exposed-communication")
     assert its.confidence == ("low" if doubt else "medium")
     assert (doubt or "compute could hide") in its.summary
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_what_is_waiting_for_others_is_told_so(turns: bool) -> None:
+    """An all_reduce takes half a millisecond; ranks are late by turns, or work alike."""
+    work = [2000.0, 8000.0] if turns else [5000.0, 5000.0]
+    late = ("all_reduce", lambda rank, step: work[(rank + step) % 2])
+    run = gloo_loop(late, late, ranks=2, steps=12)
+    (its,) = found(run, "exposed-communication")
+    assert ("most of it is waiting for other ranks" in its.summary) == turns
+    assert its.advice.startswith("make the ranks' work alike") == turns
 
 
 # ── GPUs ───────────────────────────────────────────────────────────────────────────────────
