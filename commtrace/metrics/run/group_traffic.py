@@ -126,10 +126,19 @@ def _shape(links: _Links, messages: Mapping[_Link, _Messages]) -> str | None:
         return None
     if both_ways and together is not None and together > _IN_TURN:
         return None  # each swaps with both neighbours at once: borders of a grid
+    if len(ranks) == 3 and _serves(messages, neighbours):
+        return None
     if len(neighbours) < len(ranks):
         # Of a ring, missing ranks can leave a chain that goes one way.
         return "pp" if both_ways or ranks <= {rank for rank, _ in messages} else None
     return "pp" if both_ways else "cp" if len(links) == len(ranks) else None
+
+
+def _serves(messages: Mapping[_Link, _Messages], neighbours: set[frozenset[int]]) -> bool:
+    """Whether the middle of three ranks serves the others: both begin alike, as no stages do."""
+    ends = [link for link in messages if sum(link[0] in pair for pair in neighbours) == 1]
+    firsts = [bool(sends[np.argmin(end)]) for sends, end in map(messages.__getitem__, ends)]
+    return len(firsts) == 2 and firsts[0] == firsts[1]
 
 
 def _between_two(together: float | None) -> str | None:

@@ -167,12 +167,28 @@ def _exchange(messages: Messages) -> bool:
     return 2 * crossing > count
 
 
+def _serves(messages: Messages) -> bool:
+    """Whether one of three ranks serves the others: both begin with a send, or both with a recv.
+
+    Of a pipeline's ends the first sends before it receives, the last receives before it sends.
+    """
+    rows = messages.rows
+    kinds: dict[int, list[bool]] = {}
+    peers = rows_by(rows.ints("rank"), rows.ints("peer"))
+    for (rank, _), at in peers.items():
+        first = at[np.argmin(rows.ints("end_ns")[at])]
+        kinds.setdefault(rank, []).append(bool(rows.coded("op").being("send")[first]))
+    ends = [its[0] for its in kinds.values() if len(its) == 1]
+    return len(kinds) == 3 and len(ends) == 2 and ends[0] == ends[1]
+
+
 def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before.
 
-    A run without steps begins anywhere in its schedule, and tells only what passes each other.
+    A run without steps begins anywhere in its schedule, and tells only what passes each other, or
+    that the rank in the middle of three serves the others.
     """
     if not mine.has_steps:
-        return not _exchange(mine)
+        return not _exchange(mine) and not _serves(mine)
     of_chain = sorted(share[rank] for rank in chain if rank in share)
     return all(one >= _MOST for one in of_chain[1:])
