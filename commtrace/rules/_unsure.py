@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Unsure", "why_unsure"]
 
 
-_MOSTLY = 0.75
+_MOSTLY = 0.75  # of what is exposed
 
 
 class Unsure(NamedTuple):
@@ -40,10 +40,12 @@ _UNMATCHED = Unsure(
     "late, for which all wait; if none is: ",
 )
 _WAITING = Unsure(
-    "most of it is waiting for other ranks, on cores of which nothing tells whether they were idle",
+    "most of it is waiting for other ranks, and nothing tells whether cores were idle",
     "make the ranks' work alike in each step (batches of equal length); of what is left: ",
 )
-_UNKNOWN_CORES = Unsure("nothing tells whether cores were idle: on others it saves nothing")
+_UNKNOWN_CORES = Unsure(
+    "nothing tells whether cores were idle; if none was, hiding it saves nothing"
+)
 
 
 def why_unsure(run: Measures, operations: Int64) -> Unsure:
