@@ -14,7 +14,7 @@ from commtrace.reader.json.events import Scan
 __all__ = ["sampled"]
 
 _APART = 20  # in the median
-_DENSE = 0.02  # of the numbers: where as many are there, whole stretches of the run are
+_DENSE = 0.05  # of the numbers: where as many are there, whole stretches of the run are
 _FEW = 100  # calls, which tell nothing
 
 

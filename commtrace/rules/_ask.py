@@ -19,9 +19,9 @@ from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Not
 from commtrace.errors import UsageError
 from commtrace.metrics.run.called_at import called_at
 from commtrace.metrics.run.places import place
+from commtrace.metrics.run.sampled import SAMPLE_LACKS, is_sampled
 from commtrace.metrics.run.whole import step_count, whole
 from commtrace.rules._rule import Rule
-from commtrace.trace_tables import SAMPLED
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -96,11 +96,10 @@ def diagnose(
     skipped: dict[str, str] = {}
     notes: list[Note] = []
     shown = progress or (lambda *_: None)
-    sampled = any(note.code == SAMPLED for note in run.notes)
     for asked, name in enumerate(sorted(chosen)):
         shown(asked, len(chosen))
-        if sampled and not RULES[name].of_single_events:
-            skipped[name] = "needs all events: the files hold only a sample of them"
+        if is_sampled(run) and not RULES[name].of_single_events:
+            skipped[name] = SAMPLE_LACKS
             continue
         try:
             findings += list(rules.get(name, RULES[name]()).check(run))

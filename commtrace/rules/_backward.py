@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool
+from commtrace.arrays import NULL, Bool, rows_by
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.rank.exposed_calls import exposed_ns, most_exposed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["behind_backward_ns", "of_backward"]
+__all__ = ["Hideable", "hideable", "of_backward"]
 
 _REDUCTIONS = frozenset(("all_reduce", "reduce_scatter"))
 
@@ -34,13 +34,28 @@ def of_backward(kernels: Rows, steps: Rows) -> Bool:
     return of
 
 
-def behind_backward_ns(run: Measures) -> float | None:
+class Hideable(NamedTuple):
+    """What backward computes with no communication beside it, and what is exposed of other calls.
+
+    The median device's.
+    """
+
+    backward_ns: float
+    others_ns: float
+
+    @property
+    def total_ns(self) -> float:
+        """All that could hide."""
+        return self.backward_ns + self.others_ns
+
+
+def hideable(run: Measures) -> Hideable | None:
     """How much exposed communication could hide where it is mostly reductions in backward.
 
     What follows them is the optimizer, which needs them, and before them forward made what they
     reduce: they hide behind no more than what backward computes with no communication beside it.
-    What is exposed of other calls counts in full. The median device's; None where the most exposed
-    are no such reductions, or nothing tells what backward computes.
+    What is exposed of other calls counts in full. None where the most exposed are no such
+    reductions, or nothing tells what backward computes.
     """
     op, _ = most_exposed(run)
     rows = run.rows("collectives")
@@ -52,7 +67,9 @@ def behind_backward_ns(run: Measures) -> float | None:
     if 2 * exposed[reduces[known]].sum() < exposed.sum():
         return None
     exposed[reduces[known]] = 0
-    found = []
+    calls = run.rows("collectives", known)
+    at = rows_by(calls.ints("rank"), calls.coded("device"))
+    backward, others = [], []
     for place, done in device_work(run).items():
         if done.compute is None or not done.communication[0].size:
             continue
@@ -63,6 +80,8 @@ def behind_backward_ns(run: Measures) -> float | None:
             return None
         begun = kernels.ints("start_ns")
         computes = union(begun, begun + kernels.ints("duration_ns"))
-        free = total(subtract(computes, done.communication))
-        found.append(free + int(exposed[rows.ints("rank")[known] == place.rank].sum()))
-    return float(np.median(found)) if found else None
+        backward.append(total(subtract(computes, done.communication)))
+        others.append(int(exposed[at.get(place, [])].sum()))
+    if not backward:
+        return None
+    return Hideable(float(np.median(backward)), float(np.median(others)))

@@ -227,7 +227,7 @@ def _left(run: Measures, rows: Int64) -> str:
 
 def _largest(calls: Rows) -> tuple[float, float]:
     """What share of a step's bytes its largest call sends, and how much that is, in the median."""
-    its = calls.take((calls.ints("size_bytes") != NULL) & (calls.ints("step") != NULL))
+    its = calls.take((calls.ints("size_bytes") > 0) & (calls.ints("step") != NULL))
     if not len(its):
         return 0.0, 0.0
     step, size = codes(its.ints("rank"), its.ints("step")), its.ints("size_bytes")

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, sums
-from commtrace.causal.run.replayable import replayable
-from commtrace.causal.run.run_graph import run_graph
+from commtrace.arrays import NULL, Int64
 from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.machines import machines
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._missing_ranks import missing_ranks
@@ -65,11 +64,8 @@ def why_unsure(run: Measures, operations: Int64) -> Unsure:
 
 
 def _waits(run: Measures) -> bool:
-    """Whether most of the exposed time ranks wait for those that come later."""
-    if not replayable(run):
-        return False
-    calls, exposed_ns = run_graph(run).calls, devices(run).ints("exposed_communication_ns")
-    ranks = codes(calls.rank)
-    waits_ns = np.where(calls.last_ns == NULL, 0, calls.last_ns - calls.start_ns).clip(min=0)
-    of_rank = sums(ranks, waits_ns, int(ranks.max()) + 1)
-    return float(np.median(of_rank)) > _MOSTLY * float(np.median(exposed_ns))
+    """Whether most of the exposed time is waiting for ranks that come later."""
+    waits_ns = exposed_waits(run).ints("exposed_wait_ns")
+    known = devices(run).ints("compute_ns") != NULL
+    exposed_ns = devices(run).ints("exposed_communication_ns")[known]
+    return waits_ns.size > 0 and float(np.median(waits_ns)) > _MOSTLY * float(np.median(exposed_ns))

@@ -19,7 +19,7 @@ from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unl
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._across_hosts import swapped, transposed
-from commtrace.rules._backward import behind_backward_ns
+from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._hidden import hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
@@ -49,8 +49,10 @@ class ExposedCommunication(Rule, frozen=True):
         always exposed. Where compute could hide less than ``min_hideable_pct`` of what is exposed,
         the run is nearly all communication, and overlap cannot help. Nor does it where operators
         and transfers fill the CPU's cores: exposed communication of at least ``large_step_share``
-        of the steps is named there without a saving, as it is where tensor, expert or pipeline
-        parallelism waits for most of it: the next operator needs the result. Where other processes
+        of the steps is named there without a saving, as it is where backward computes too little
+        beside what reduces its gradients, which forward and the optimizer cannot hide, or where
+        tensor, expert or pipeline parallelism waits for most of it: the next operator needs the
+        result. Where other processes
         leave no core idle what is named is what could hide behind sleeping, or else has no saving
         either.
 
@@ -96,10 +98,9 @@ class ExposedCommunication(Rule, frozen=True):
             yield turned
             return
         could, on_top = float(np.median(found.gain_ns)), None
-        behind = (
-            behind_backward_ns(run) if worth_reporting(could, run, self.min_step_share) else None
-        )
-        gain = could if behind is None else min(could, behind)
+        much = worth_reporting(could, run, self.min_step_share)
+        behind = hideable(run) if much else None
+        gain = could if behind is None else min(could, behind.total_ns)
         if replayable(run) and worth_reporting(gain, run, self.min_step_share):
             why = full_cores(run)
             if why is not None:
@@ -119,9 +120,10 @@ class ExposedCommunication(Rule, frozen=True):
         if helps and worth_reporting(gain, run, self.min_step_share):
             yield self._finding(found, Saving(round(gain), on_top), hidden, run)
         elif hidden < self.hidden_pct and worth_reporting(could, run, self.large_step_share):
-            yield from self._on_callers_stream(found, run)
-            if behind is not None and not worth_reporting(behind, run, self.min_step_share):
-                yield self._behind_backward(found, run, behind)
+            unsaved = [*self._on_callers_stream(found, run)]
+            if not unsaved and behind is not None and behind.total_ns < could:
+                unsaved = [self._behind_backward(found, run, behind)]
+            yield from unsaved
 
     def _computes(self, found: _Devices) -> bool:
         """Whether there is compute worth hiding behind, beside communication or not."""
@@ -154,16 +156,16 @@ class ExposedCommunication(Rule, frozen=True):
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
             yield self._unsaved(found, run, op, self.large_step_share, why, advice)
 
-    def _behind_backward(self, found: _Devices, run: Measures, behind: float) -> Finding:
+    def _behind_backward(self, found: _Devices, run: Measures, behind: Hideable) -> Finding:
         """What is exposed of gradients' reductions, which backward cannot hide."""
-        ops = longest(run)
-        what = f"only {ms(behind)} of backward" if behind else "none of backward"
-        why = f"mostly {ops[0]} of gradients, and {what} runs with no communication beside it"
+        op = str(most_exposed(run)[0])
+        what = f"only {ms(behind.backward_ns)} of backward" if behind.backward_ns else "no backward"
+        why = f"mostly {op} of gradients, and {what} runs with no communication beside it"
         advice = (
-            f"{asked(run, ops[0])}communicate less: {fewer_bytes(run, ops)}or less often (gradient "
+            f"{asked(run, op)}communicate less: {fewer_bytes(run, [op])}or less often (gradient "
             "accumulation, larger batches), and see whether the links are as fast as they should be"
         )
-        return self._unsaved(found, run, ops[0], self.large_step_share, why, advice)
+        return self._unsaved(found, run, op, self.large_step_share, why, advice)
 
     def _beside_full_cores(self, found: _Devices, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""

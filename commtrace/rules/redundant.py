@@ -17,7 +17,7 @@ from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
-from commtrace.metrics.run.gradients import placed
+from commtrace.metrics.run.gradients import Placed, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.regathers import regathered
@@ -91,10 +91,13 @@ class Redundant(Rule, frozen=True):
             count = int(np.bincount(codes(checks.ints("rank"))).max())
             yield self._finding(run, _CHECKS, checks, count, least_ns(checks))
         rows = sequences(run, barriers=True)
-        every = sequences(run, barriers=True, unsized=True) if _unsized(run) else rows
         gradients, again = placed(run, rows), sent_again(rows)
+        every, reduces = rows, gradients
+        if _unsized(run):
+            every = sequences(run, barriers=True, unsized=True)
+            reduces = placed(run, every)
         for say, found in (
-            (_accumulated, _repeated(run, rows, every)),
+            (_accumulated, _repeated(run, rows, every, reduces)),
             (_of_another, rows.take(of_another_pass(rows, gradients))),
             (_barrier, needless_barriers(every)),
             (_twice, reduced_twice(run, rows)),
@@ -187,9 +190,8 @@ def _unsized(run: Measures) -> bool:
     return bool((whole & (calls.ints("size_bytes") == NULL)).any())
 
 
-def _repeated(run: Measures, rows: Rows, every: Rows) -> Rows:
-    """What is reduced after a micro-batch that is not the last."""
-    marked = placed(run, every)
+def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
+    """What is reduced after a micro-batch that is not the last; ``marked`` are of ``every``."""
     if marked.row.size:
         return repeated_in_accumulation(every, marked)
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))

@@ -14,6 +14,7 @@ from commtrace.arrays import NULL, Float64, codes, distinct, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
 from commtrace.metrics.rank.timelines import places, timelines
+from commtrace.metrics.run.sampled import is_sampled
 from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
@@ -91,16 +92,16 @@ class UnfitTrace(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding for each way in which the trace is unfit."""
-        sampled = [*self._sampled(run)]
-        yield from sampled
+        whole_files = not is_sampled(run)  # what a sample lacks says nothing else
+        yield from self._sampled(run)
         yield from self._broken(run)
-        yield from self._unrecorded(run)
+        yield from self._unrecorded(run) if whole_files else ()
         yield from self._missing_ranks(run)
         yield from self._apart(run)
-        yield from self._launches(run)
-        if not sampled:
+        if whole_files:
+            yield from self._launches(run)
             yield from self._held_up(run)
-        yield from self._clocks(run)
+            yield from self._clocks(run)
 
     def _broken(self, run: Measures) -> Iterator[Finding]:
         for code, (what, advice) in _BROKEN.items():

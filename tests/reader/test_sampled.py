@@ -46,3 +46,17 @@ def test_calls_that_kineto_leaves_out_make_no_sample(
     run = _load(tmp_path / "rank0.json", events, apart=apart)
     assert "sampled-events" not in {note.code for note in run.notes}
     assert "launch-gap" in {finding.rule for finding in run.diagnose().findings}
+
+
+def test_a_sample_lacks_launches_as_it_lacks_all_else(tmp_path: Path, events: Any) -> None:
+    """Kernels and launches are left out one by one: that says nothing of the host."""
+    work = [events.note("ProfilerStep#1", 0, 8_000_000)]
+    for i in range(1, 8000):
+        if i % 61 == 0:
+            work.append(events.launch(i * 1000, i))
+        if i % 53 == 0:
+            work.append(events.kernel("gemm", i * 1000 + 20, 100, i))
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": work}))
+    run = commtrace.load(tmp_path / "rank0.json", workers=1)
+    (finding,) = run.diagnose().findings
+    assert "are missing" in finding.summary

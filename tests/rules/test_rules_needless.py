@@ -350,6 +350,24 @@ def test_micro_batches_of_traces_without_shapes(steps: bool, updates: bool, fire
     assert [its.cost_ns for its in findings] == [pytest.approx(4.5e6, rel=0.04)] * fires
 
 
+def test_an_update_that_the_recording_cuts_off_is_no_other_models() -> None:
+    """Of a run without steps the last backward has reduced but its first bucket."""
+    run = Tiny(2)
+    for rank, number in product(range(2), range(6)):
+        start = number * 1000
+        run.step(rank, 0, start, 100, label="DistributedDataParallel.forward")
+        for bucket in range(1 if number == 5 else 2):
+            size = 1 << (24 - bucket)
+            run.collective(
+                rank, "all_reduce", start + 300 + 250 * bucket, 200, size=size, step=None
+            )
+        if number < 5:
+            run.step(rank, 0, start + 850, 50, label="Optimizer.step#SGD.step")
+    for row in run.rows["steps"]:
+        row["step"] = None
+    assert not found(run.trace(), "redundant")
+
+
 def unmarked(
     *,
     forward: int | None = None,

@@ -8,7 +8,7 @@ from commtrace.causal.run.recorded_steps import of_unlike_steps
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
-from commtrace.trace_tables import SAMPLED
+from commtrace.metrics.run.sampled import SAMPLE_LACKS, is_sampled
 from commtrace.units import percent
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def need_replay(run: Measures) -> None:
     That is where most events are missing, where a run has no graph, where its steps are not the
     same on all ranks, and on GPUs where too few starts of kernels and copies are explained by it.
     """
-    if any(note.code == SAMPLED for note in run.notes):
-        raise CannotLook("needs all events: the files hold only a sample of them")
+    if is_sampled(run):
+        raise CannotLook(SAMPLE_LACKS)
     if of_unlike_steps(run):
         raise CannotLook(
             "needs the same steps on all ranks: most operations are of a step of one number on one "

@@ -56,6 +56,7 @@ def of_another_pass(rows: Rows, its: Placed) -> Int64:
     more, updates what is more: the gradients that both reduce are the other's, which computes its
     own. A generator's pass through a discriminator whose parameters require gradients does so.
     """
+    its = its.of(rows.ints("step")[its.row] != NULL)  # a step holds each model's pass once
     row, updates, size = its.row, its.updates, rows.ints("size_bytes")[its.row]
     found = [row[:0]]
     for step in grouped(*_step(rows, row)):

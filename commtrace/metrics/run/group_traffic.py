@@ -20,6 +20,7 @@ from commtrace.arrays import (
     quantiles,
     rows_by,
 )
+from commtrace.metrics.run.serving import serves
 from commtrace.metrics.run.traffic_rows import traffic_rows
 from commtrace.table import Rows
 
@@ -97,8 +98,22 @@ def _by_messages(mine: Rows) -> str | None:
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
     links = set(zip(source.tolist(), target.tolist(), strict=True))
     by_pair = {pair: (sends[at], end[at]) for pair, at in rows_by(rank, peer).items()}
-    answers = {_shape(part, by_pair) for part in _connected(links)} if links else {None}
+    parts = _connected(links)
+    if any(_serves(part, mine) for part in parts):
+        return None
+    answers = {_shape(part, by_pair) for part in parts} if links else {None}
     return answers.pop() if len(answers) == 1 else None
+
+
+def _serves(links: _Links, rows: Rows) -> bool:
+    """Whether these are of three ranks, of which the middle one serves the others."""
+    degree = Counter(rank for pair in set(map(frozenset, links)) for rank in pair)
+    middle = [rank for rank, count in degree.items() if count == 2]
+    if len(degree) != 3 or len(middle) != 1:
+        return False
+    its = rows.take(rows.ints("rank") == middle[0])
+    is_send = its.coded("op").being("send")
+    return serves(is_send, its.ints("peer"), its.ints("start_ns"), its.ints("end_ns"))
 
 
 def _connected(links: _Links) -> list[_Links]:
@@ -126,19 +141,10 @@ def _shape(links: _Links, messages: Mapping[_Link, _Messages]) -> str | None:
         return None
     if both_ways and together is not None and together > _IN_TURN:
         return None  # each swaps with both neighbours at once: borders of a grid
-    if len(ranks) == 3 and _serves(messages, neighbours):
-        return None
     if len(neighbours) < len(ranks):
         # Of a ring, missing ranks can leave a chain that goes one way.
         return "pp" if both_ways or ranks <= {rank for rank, _ in messages} else None
     return "pp" if both_ways else "cp" if len(links) == len(ranks) else None
-
-
-def _serves(messages: Mapping[_Link, _Messages], neighbours: set[frozenset[int]]) -> bool:
-    """Whether the middle of three ranks serves the others: both begin alike, as no stages do."""
-    ends = [link for link in messages if sum(link[0] in pair for pair in neighbours) == 1]
-    firsts = [bool(sends[np.argmin(end)]) for sends, end in map(messages.__getitem__, ends)]
-    return len(firsts) == 2 and firsts[0] == firsts[1]
 
 
 def _between_two(together: float | None) -> str | None:

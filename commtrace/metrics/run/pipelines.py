@@ -22,6 +22,7 @@ from commtrace.arrays import (
 )
 from commtrace.diagnosis import too_few
 from commtrace.metrics.run.joined_rows import joined_messages
+from commtrace.metrics.run.serving import serves
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -167,21 +168,6 @@ def _exchange(messages: Messages) -> bool:
     return 2 * crossing > count
 
 
-def _serves(messages: Messages) -> bool:
-    """Whether one of three ranks serves the others: both begin with a send, or both with a recv.
-
-    Of a pipeline's ends the first sends before it receives, the last receives before it sends.
-    """
-    rows = messages.rows
-    kinds: dict[int, list[bool]] = {}
-    peers = rows_by(rows.ints("rank"), rows.ints("peer"))
-    for (rank, _), at in peers.items():
-        first = at[np.argmin(rows.ints("end_ns")[at])]
-        kinds.setdefault(rank, []).append(bool(rows.coded("op").being("send")[first]))
-    ends = [its[0] for its in kinds.values() if len(its) == 1]
-    return len(kinds) == 3 and len(ends) == 2 and ends[0] == ends[1]
-
-
 def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before.
 
@@ -189,6 +175,16 @@ def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     that the rank in the middle of three serves the others.
     """
     if not mine.has_steps:
-        return not _exchange(mine) and not _serves(mine)
+        return not _exchange(mine) and not (len(chain) == 3 and _middle_serves(mine))
     of_chain = sorted(share[rank] for rank in chain if rank in share)
     return all(one >= _MOST for one in of_chain[1:])
+
+
+def _middle_serves(messages: Messages) -> bool:
+    """Whether the rank between two others serves both."""
+    of_rank = rows_by(messages.rows.ints("rank")).values()
+    peers = [distinct(messages.rows.ints("peer")[at]).size for at in of_rank]
+    (at,) = (at for at, count in zip(of_rank, peers, strict=True) if count == 2)
+    its = messages.rows.take(at)
+    is_send = its.coded("op").being("send")
+    return serves(is_send, its.ints("peer"), its.ints("arrival_ns"), its.ints("end_ns"))

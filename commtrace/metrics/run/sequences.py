@@ -24,8 +24,8 @@ _OWN = (
 )
 SEQUENCES = Table(
     "sequences",
-    "one row of `collectives` with a group and a size (or asked for without), in the order of the "
-    "calls of each rank and communicator",
+    "one row of `collectives` with a group and a size (barriers and others without one if asked "
+    "for), in the order of the calls of each rank and communicator",
     (
         *COLLECTIVES.only(_OWN),
         Column("operation", "int64", "The operation's number: equal on all its ranks."),

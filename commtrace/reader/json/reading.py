@@ -198,7 +198,7 @@ class Reading:
             self._note(
                 "damaged",
                 f"the file's metadata are not JSON, of them {known} could be read; "
-                f"{counted(document.events, 'event')} were read",
+                f"events that were read: {document.events:,}",
             )
         if document.damaged:
             share = 100 * document.lost / source.read
