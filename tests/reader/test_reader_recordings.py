@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+import commtrace
 from commtrace.errors import TraceError
 from commtrace.measures import Measures
 from commtrace.reader import read
 from commtrace.reader.names import ranks_in_names
+from commtrace.reports import content
 
 NOW_US = 1_790_000_000_000_000
 MINUTE_US = 60_000_000
@@ -78,6 +80,8 @@ def test_one_foreign_file_is_left_out_and_named(tmp_path: Path, stranger: dict[s
     (message,) = told(trace, "mixed-runs")
     assert "foreign.json" in message
     assert message.endswith(": left out")
+    analysis = commtrace.load(tmp_path, workers=1).analysis(select=["straggler"])
+    assert "1 file of other runs is left out." in content.headline(analysis)
 
 
 def test_a_foreign_file_takes_no_matching_away(tmp_path: Path, recorded: Path) -> None:

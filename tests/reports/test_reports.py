@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from commtrace.measures import Measures
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.collectives import collectives_by_dimension
 from commtrace.reports import Look
-from commtrace.reports.content import tables
+from commtrace.reports.content import critical_path, tables
 from commtrace.reports.formats import json as json_report
 from commtrace.reports.formats import markdown
 from commtrace.reports.formats import text as terminal
@@ -198,6 +199,21 @@ def test_the_headline_tells_the_gpus_of_one_rank_apart(make_trace: Make) -> None
     analysis = Run(make_trace(kernels=both), "run").analysis(select=["straggler"])
     said = "Exposed communication: 20 % (rank 0, cuda:0) to 70 % (rank 0, cuda:1) of the time."
     assert said in terminal.render(analysis, Look(width=100))
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_transfers_may_be_waiting_for_ranks_without_a_file(missing: bool) -> None:
+    run = Tiny(ranks=2)
+    for rank, step in product(range(2), range(4)):
+        run.step(rank, step, 2000 * step, 2000)
+        run.kernel(rank, 2000 * step, 900)
+        run.collective(rank, "all_reduce", 2000 * step + 900, 1000, size=1 << 20)
+    if missing:
+        run.notes.append(Note("missing-rank", "no trace file for rank 2 of 3"))
+    told = critical_path.sentence(run.trace())
+    assert told is not None
+    assert ("% transfer or waiting" in told) == missing
+    assert "% transfer" in told
 
 
 def test_a_group_of_one_rank_has_no_bandwidth(make_trace: Make) -> None:

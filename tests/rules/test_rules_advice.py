@@ -549,3 +549,24 @@ def test_gradients_hide_behind_backward_alone(
     (finding,) = diagnose(run.trace(), select=["exposed-communication"]).findings
     assert (finding.cost_ns > 0) == (told is None)
     assert (f"only {told} of backward" in finding.summary) == (told is not None)
+
+
+@pytest.mark.parametrize(("sizes", "told"), [((1 << 30, 1 << 20), True), ((1 << 29,) * 2, False)])
+def test_a_bucket_that_holds_nearly_all_is_told(sizes: tuple[int, int], told: bool) -> None:
+    """The small one runs beside backward, of which the large one leaves nothing to hide behind."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 9000 * i
+        run.step(rank, i, start, 8900)
+        run.step(rank, i, start, 5000, label="## backward ##")
+        called = [BASE_NS + 1000 * (start + us) for us in range(4)]
+        small, large = sorted(sizes)
+        run.kernel(rank, start + 5, 1990, launch_ns=called[0], thread=2)
+        its: dict[str, Any] = {"asynchronous": 1, "launch_ns": called[1]}
+        run.collective(rank, "all_reduce", start + 2000, 1900, size=small, **its)
+        run.kernel(rank, start + 2005, 1990, launch_ns=called[2], thread=2)
+        its = {"asynchronous": 1, "launch_ns": called[3]}
+        run.collective(rank, "all_reduce", start + 4005, 4000, size=large, **its)
+        run.kernel(rank, start + 8010, 500, launch_ns=called[3])
+    (its_finding,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert ("100 % of the bytes in one call a step, of 1.07 GB" in its_finding.advice) == told

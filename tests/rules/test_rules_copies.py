@@ -343,3 +343,18 @@ class TestPageableCopy:
         assert to_gpu.summary.startswith("200 HtoD copies use pageable memory: 5.14 GB/s")
         assert to_host.summary.startswith("100 DtoH copies use pageable memory: 6.36 GB/s")
         assert numbers(to_host)["bandwidth of pinned DtoH copies here"] == pytest.approx(12.7, 0.01)
+
+
+@pytest.mark.parametrize("size", [1 << 24, 1 << 10])
+def test_stalls_between_large_pageable_copies_are_these_copies(size: int) -> None:
+    """The host fills what the GPU copies: 2 ms for each that takes 4; small ones are no reason."""
+    run = Tiny()
+    memory = {"kind": "HtoD", "size": size, "source": "host", "destination": "cuda:0"}
+    for i in range(40):
+        start = 6000 * i
+        launched = {"launch_ns": BASE_NS + 1000 * start}
+        run.copy(0, start + 5, 3990, memory="pageable", **memory, **launched)
+    pinned = 6000 * 40
+    run.copy(0, pinned, 500, memory="pinned", **memory, launch_ns=BASE_NS + 1000 * pinned)
+    stalls = [its for its in diagnose(run.trace()).findings if its.rule == "launch-gap"]
+    assert [its.explained_by == "pageable-copy" for its in stalls] == [size > 1 << 20]
