@@ -10,6 +10,7 @@ import pytest
 
 import commtrace
 from commtrace.reports import content
+from commtrace.reports.web.what_ran import what_ran
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 
@@ -37,6 +38,7 @@ def test_a_sample_is_told_first_and_no_share_is(tmp_path: Path, events: Any) -> 
     assert {finding.rule for finding in diagnosis.findings} == {"unfit-trace"}
     assert "only a sample" in diagnosis.skipped["launch-gap"]
     assert "unknown: most events are missing" in content.headline(run.analysis())[2]
+    assert "mean of all ranks" not in str(what_ran(run.analysis()))
 
 
 @pytest.mark.parametrize("apart", [1, 5])
@@ -46,6 +48,7 @@ def test_calls_that_kineto_leaves_out_make_no_sample(
     run = _load(tmp_path / "rank0.json", events, apart=apart)
     assert "sampled-events" not in {note.code for note in run.notes}
     assert "launch-gap" in {finding.rule for finding in run.diagnose().findings}
+    assert "mean of all ranks" in str(what_ran(run.analysis()))
 
 
 def test_a_sample_lacks_launches_as_it_lacks_all_else(tmp_path: Path, events: Any) -> None:

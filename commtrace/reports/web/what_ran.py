@@ -11,6 +11,7 @@ from commtrace.arrays import sums
 from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.exposed_waits import exposed_waits
+from commtrace.metrics.run.sampled import is_sampled
 from commtrace.reports import content
 from commtrace.reports.content.findings import causes
 from commtrace.reports.web.markup import Markup, tag
@@ -45,7 +46,8 @@ def _tiles(analysis: Analysis) -> Iterator[Markup]:
         yield _tile("time recorded", duration(analysis.run.span_ns), "first start to last end")
     known = [row for row in devices(run).dicts() if row["span_ns"] is not None]
     span_ns = sum(row["span_ns"] for row in known)
-    if span_ns and any(row["communication_ns"] for row in known):
+    communicates = any(row["communication_ns"] for row in known)
+    if span_ns and communicates and not is_sampled(run):
         exposed = sum(row["exposed_communication_ns"] or 0 for row in known)
         yield _tile("exposed communication", percent(exposed, span_ns), "mean of all ranks")
         waited = int(exposed_waits(run).ints("exposed_wait_ns").sum())
