@@ -20,7 +20,6 @@ from commtrace.arrays import (
     quantiles,
     rows_by,
 )
-from commtrace.metrics.run.serving import serves
 from commtrace.metrics.run.traffic_rows import traffic_rows
 from commtrace.table import Rows
 
@@ -98,22 +97,8 @@ def _by_messages(mine: Rows) -> str | None:
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
     links = set(zip(source.tolist(), target.tolist(), strict=True))
     by_pair = {pair: (sends[at], end[at]) for pair, at in rows_by(rank, peer).items()}
-    parts = _connected(links)
-    if any(_serves(part, mine) for part in parts):
-        return None
-    answers = {_shape(part, by_pair) for part in parts} if links else {None}
+    answers = {_shape(part, by_pair) for part in _connected(links)} if links else {None}
     return answers.pop() if len(answers) == 1 else None
-
-
-def _serves(links: _Links, rows: Rows) -> bool:
-    """Whether these are of three ranks, of which the middle one serves the others."""
-    degree = Counter(rank for pair in set(map(frozenset, links)) for rank in pair)
-    middle = [rank for rank, count in degree.items() if count == 2]
-    if len(degree) != 3 or len(middle) != 1:
-        return False
-    its = rows.take(rows.ints("rank") == middle[0])
-    is_send = its.coded("op").being("send")
-    return serves(is_send, its.ints("peer"), its.ints("start_ns"), its.ints("end_ns"))
 
 
 def _connected(links: _Links) -> list[_Links]:
