@@ -36,6 +36,13 @@ class Idle(Struct, frozen=True):
         return self.end_ns - self.begin_ns
 
     @property
+    def behind(self) -> Int64:
+        """The line's event before which each of them ends."""
+        return np.searchsorted(self.line.start_ns, self.end_ns).clip(
+            max=len(self.line.start_ns) - 1
+        )
+
+    @property
     def total_ns(self) -> int:
         """How long all are."""
         return int(self.idle_ns.sum())
@@ -48,8 +55,7 @@ def next_to_copies(found: Idle) -> bool:
     """
     line, copies = found.line, found.line.small_copies()
     beside = line.starved_beside(copies)
-    at = np.searchsorted(line.start_ns, found.end_ns).clip(max=len(line.start_ns) - 1)
-    return bool(2 * found.idle_ns[beside[at]].sum() > found.total_ns)
+    return bool(2 * found.idle_ns[beside[found.behind]].sum() > found.total_ns)
 
 
 def between_large_copies(found: Idle) -> bool:
@@ -57,11 +63,13 @@ def between_large_copies(found: Idle) -> bool:
 
     From and to pageable memory the host takes part: it fills or empties what the GPU copies.
     """
-    line, last = found.line, len(found.line.start_ns) - 1
-    large = line.with_host & (line.size_bytes >= SMALL_BYTES)
-    at = np.searchsorted(line.start_ns, found.end_ns).clip(min=1, max=last)
-    between = large[at] & large[at - 1]
-    return last > 0 and bool(2 * found.idle_ns[between].sum() > found.total_ns)
+    large = _large_copies(found.line)
+    between = large[found.behind] & large[found.behind - 1]  # none ends before the first event
+    return bool(2 * found.idle_ns[between].sum() > found.total_ns)
+
+
+def _large_copies(line: Timeline) -> Bool:
+    return np.asarray(line.with_host & (line.size_bytes >= SMALL_BYTES))
 
 
 def round_trips(found: Idle) -> Int64:
@@ -69,10 +77,9 @@ def round_trips(found: Idle) -> Int64:
 
     Only those with both: what the host computes meanwhile needs the one, and makes the other.
     """
-    line, last = found.line, len(found.line.start_ns) - 1
-    large = line.with_host & (line.size_bytes >= SMALL_BYTES)
+    line, large = found.line, _large_copies(found.line)
     to_host, from_host = (large & (line.kind == kind) for kind in ("DtoH", "HtoD"))
-    back = np.searchsorted(line.start_ns, found.end_ns).clip(min=1, max=last)
+    back = found.behind.clip(min=1)
     both = from_host[back] & to_host[back - 1]
     return np.concatenate((back[both] - 1, back[both]))
 

@@ -52,9 +52,8 @@ class ExposedCommunication(Rule, frozen=True):
         of the steps is named there without a saving, as it is where backward computes too little
         beside what reduces its gradients, which forward and the optimizer cannot hide, or where
         tensor, expert or pipeline parallelism waits for most of it: the next operator needs the
-        result. Where other processes
-        leave no core idle what is named is what could hide behind sleeping, or else has no saving
-        either.
+        result. Where other processes leave no core idle what is named is what could hide behind
+        sleeping, or else has no saving either.
 
     Why it costs time
         The device waits for a result, and then the links wait for the device. Overlapped they take

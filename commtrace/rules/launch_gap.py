@@ -238,12 +238,11 @@ class LaunchGap(Rule, frozen=True):
     ) -> Finding:
         line = found.line
         share = share_pct(found.total_ns, run)
-        behind = np.searchsorted(line.start_ns, found.end_ns).clip(max=len(line.stream) - 1)
         return self.finding(
             (found.begin_ns, found.end_ns),
             summary=summary,
             ranks=(line.rank,),
-            streams=tuple(sorted({int(stream) for stream in line.stream[behind]})),
+            streams=tuple(sorted({int(stream) for stream in line.stream[found.behind]})),
             cost_ns=found.total_ns,
             evidence=(
                 *evidence,

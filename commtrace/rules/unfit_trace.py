@@ -56,11 +56,10 @@ class UnfitTrace(Rule, frozen=True):
 
     What it detects
         Files that break off, are damaged, cannot be read, hold several ranks or but a sample of
-        their events (most numbers of GPU calls are missing); operations that
-        hosts called and of whose work nothing was recorded; ranks recorded at different times;
-        ranks of the job without a trace file,
-        with the time of large collectives that are slower than any link in a machine (5 GB/s):
-        either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
+        their events (most numbers of GPU calls are missing); operations that hosts called and of
+        whose work nothing was recorded; ranks recorded at different times; ranks of the job without
+        a trace file, with the time of large collectives that are slower than any link in a machine
+        (5 GB/s): either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
         kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us before
         their launch, which clocks that agree do not show; a GPU that is idle for ``min_step_share``
         of the steps' time, over 1 ms each time, though the next event was launched before it ran

@@ -22,7 +22,6 @@ from commtrace.arrays import (
 )
 from commtrace.diagnosis import too_few
 from commtrace.metrics.run.joined_rows import joined_messages
-from commtrace.metrics.run.serving import serves
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Messages", "chains_of", "messages_of"]
 
 _MOST = 0.5  # of the steps
+_SAME = 0.25  # of the sends: of two ranks served together one follows its own message
 
 
 class Messages(Struct, frozen=True, eq=False):
@@ -181,10 +181,17 @@ def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
 
 
 def _middle_serves(messages: Messages) -> bool:
-    """Whether the rank between two others serves both."""
-    of_rank = rows_by(messages.rows.ints("rank")).values()
-    peers = [distinct(messages.rows.ints("peer")[at]).size for at in of_rank]
-    (at,) = (at for at, count in zip(of_rank, peers, strict=True) if count == 2)
-    its = messages.rows.take(at)
-    is_send = its.coded("op").being("send")
-    return serves(is_send, its.ints("peer"), its.ints("arrival_ns"), its.ints("end_ns"))
+    """Whether the rank between two others answers who sent to it, as a server does.
+
+    What it sends then often follows a message from the very receiver. The middle stage of a
+    pipeline sends to one neighbour what it made of the other's, either way.
+    """
+    rank, peer = (messages.rows.ints(name) for name in ("rank", "peer"))
+    middle = max(distinct(rank).tolist(), key=lambda one: distinct(peer[rank == one]).size)
+    its = messages.rows.take(rank == middle)
+    is_send, end_ns = its.coded("op").being("send"), its.ints("end_ns")
+    done = np.flatnonzero(~is_send)[np.argsort(end_ns[~is_send], kind="stable")]
+    last = np.searchsorted(end_ns[done], its.ints("arrival_ns")[is_send], side="right") - 1
+    known = last >= 0
+    same = its.ints("peer")[is_send][known] == its.ints("peer")[done[last[known]]]
+    return same.size > 0 and float(same.mean()) >= _SAME
