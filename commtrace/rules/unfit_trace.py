@@ -59,12 +59,12 @@ class UnfitTrace(Rule, frozen=True):
         their events (most numbers of GPU calls are missing); operations that hosts called and of
         whose work nothing was recorded; ranks recorded at different times; ranks of the job without
         a trace file, with the time of large collectives that are slower than any link in a machine
-        (5 GB/s): either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of the
-        kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us before
-        their launch, which clocks that agree do not show; a GPU that is idle for ``min_step_share``
-        of the steps' time, over 1 ms each time, though the next event was launched before it ran
-        dry; and ranks' clocks so uncertain that ``clock_errors`` times their error exceeds the time
-        of a typical operation.
+        (5 GB/s): either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of
+        the kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us
+        before their launch, which clocks that agree do not show; a GPU that is idle for
+        ``min_step_share`` of the steps' time, over 1 ms each time, though the next event was
+        launched before it ran dry; and ranks' clocks so uncertain that ``clock_errors`` times their
+        error exceeds the time of a typical operation.
 
     Why it costs time
         It costs yours: waits across ranks, steps and overlap are then lower bounds or guesses, and

@@ -35,9 +35,8 @@ _NAMED = 4
 def headline(analysis: Analysis) -> list[str]:
     """A line each: the name, what ran, its communication's cost, critical path, who was waited for.
 
-    Behind what ran, that files of other runs are left out.
     Where no path is known, why; the rank only if one stands out. What a recorded workload asked,
-    and the answer, comes before what ran.
+    and the answer, comes before what ran, and behind it that files of other runs are left out.
     """
     run, noted = analysis.run, {note.code for note in analysis.notes}
     path = critical_path.sentence(analysis.measures) or critical_path.lacking(analysis.measures)
