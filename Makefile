@@ -13,7 +13,7 @@ DOCS := .venv-docs
 TORCH := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check pandas3 docs traces bench lock clean
+.PHONY: help demo test check pandas3 coverage docs traces bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -49,9 +49,13 @@ check: $(VENV)/.ready ## Lint, types and floors, without the tests
 pandas3: $(PANDAS3)/.ready
 	$(PANDAS3)/bin/python -m pytest -n auto -q $(PANDAS3_TESTS) -m "not slow" -k "not real_traces"
 
-# mypy keeps one core busy.
-test: $(VENV)/.ready $(DOCS)/.ready ## Everything that must hold before a change lands
+# pip and mypy keep one core busy each. Coverage is no part of it: its tracer takes half as long again.
+test: ## Everything that must hold before a change lands
+	$(MAKE) --no-print-directory --jobs 2 $(VENV)/.ready $(DOCS)/.ready
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target check pandas3
+	$(BIN)/pytest -n auto --dist worksteal
+
+coverage: $(VENV)/.ready $(DOCS)/.ready ## Which lines no test runs
 	$(BIN)/pytest -n auto --dist worksteal --cov --cov-report=term
 
 docs: $(VENV)/.ready $(DOCS)/.ready ## Write the generated pages of docs/, and the site: out/site

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis import HealthCheck, settings
 
 from commtrace import trace_tables as schema
 from commtrace.measures import Measures
@@ -29,9 +29,6 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
-_WHOLE_RUNS = {"real_traces", "recorded", "measured", "generate", "train"}
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``pytest tests/reports --regenerate`` after a change of what reports say."""
     parser.addoption(
@@ -40,17 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What records for real first: begun last, one worker would end minutes behind the other.
-
-    Tests of many inputs, and of whole runs, count for no coverage: the tracer doubles their time,
-    and what they alone reach is nowhere looked at closely; nor may it depend on traces that few
-    machines have.
-    """
+    """What records for real first: begun last, one worker would end minutes behind the other."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:
-        generated = is_hypothesis_test(getattr(item, "obj", None))
-        if generated or _WHOLE_RUNS & set(getattr(item, "fixturenames", ())):
-            item.add_marker("no_cover")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,8 +8,6 @@ from benchmarks.faults import CLEAN, FAULTS, Fault, case
 from benchmarks.several import JOBS, Job, judged
 from commtrace.rules import RULES, diagnose
 
-pytestmark = pytest.mark.no_cover  # whole runs: see tests/conftest.py
-
 
 def test_every_rule_has_a_fault() -> None:
     assert {fault.rule for fault in FAULTS} == set(RULES)

@@ -12,8 +12,6 @@ from benchmarks.gpu_jobs.report import totals
 from commtrace.rules import RULES
 from commtrace.run import load
 
-pytestmark = pytest.mark.no_cover  # whole runs: see tests/conftest.py
-
 BY_NAME = {job.name: job for job in JOBS}
 
 

@@ -27,8 +27,6 @@ from commtrace.reader import read
 from commtrace.reader.json import shares
 from commtrace.reader.json.scan import scan
 
-pytestmark = pytest.mark.no_cover  # many inputs: see tests/conftest.py
-
 INPUTS = int(os.environ.get("COMMTRACE_FUZZ", "200"))
 FIRST = int(os.environ.get("COMMTRACE_FUZZ_FROM", "0"))
 SEEDS = range(FIRST, FIRST + INPUTS)

@@ -125,7 +125,6 @@ def test_a_findings_text_is_no_markup(make_trace: Make, text: str) -> None:
     assert "<b>c" not in notebook.render(analysis)
 
 
-@pytest.mark.no_cover  # whole runs: see tests/conftest.py
 @pytest.mark.parametrize("name", RULES)
 def test_every_rules_finding_fits_the_schema_and_the_screen(name: str) -> None:
     analysis = Run(RULES[name].bad(), name).analysis(select=[name])

@@ -31,8 +31,6 @@ from commtrace.reports.formats import text as terminal
 from commtrace.rules import RULES
 from commtrace.run import Run
 
-pytestmark = pytest.mark.no_cover  # many inputs: see tests/conftest.py
-
 TRACES = int(os.environ.get("COMMTRACE_FUZZ", "8"))
 FIRST = int(os.environ.get("COMMTRACE_FUZZ_FROM", "0"))
 SEEDS = range(FIRST, FIRST + TRACES)
