@@ -60,7 +60,7 @@ def as_text(replayed: Replayed, look: Look = _ANY) -> str:
     after = ", with these edits" if len(answer.lags_ns) > 1 else ""
     table(console, critical_path.section(path, f"Critical path {of}{after}", answer.steps or 1))
     if len(answer.lags_ns) > 1:
-        say(console, f"In all: {critical_path.shares(path)}.", style="dim")
+        say(console, f"In all: {critical_path.shares(path, replayed.measures)}.", style="dim")
     if not answer.edits:
         title(console, "Edits")
         for edit, meaning in EDITS.items():

@@ -171,7 +171,7 @@ class LaunchGap(Rule, frozen=True):
             ),
             advice=(
                 f"{bucket}fuse kernels (torch.compile), capture CUDA graphs, or give each more "
-                "to do"
+                "to do; unrecorded, a host launches faster: time a step without the profiler first"
             ),
             confidence="medium",
         )

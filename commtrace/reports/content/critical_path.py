@@ -57,17 +57,16 @@ def lacking(run: Measures) -> str | None:
 
 
 def of_run(path: Rows, run: Measures) -> str:
-    """The kinds of a run's path; where ranks have no file, transfers may be waiting for these."""
-    said = shares(path, labelled_on_path(run))
-    missing = any(note.code == MISSING_RANK for note in run.notes)
-    return said.replace(" transfer", " transfer or waiting", 1) if missing else said
+    """The kinds of a run's path as measured, with what its labels name of the host's."""
+    return shares(path, run, labelled_on_path(run))
 
 
-def shares(path: Rows, labelled: Mapping[Cause, int] | None = None) -> str:
+def shares(path: Rows, run: Measures, labelled: Mapping[Cause, int] | None = None) -> str:
     """The kinds of a path, the longest first, those below half a percent left out.
 
     Of transfers also the operations, if several have a twentieth of the path, and of the host's
-    what is ``labelled``, in ns, if that has as much.
+    what is ``labelled``, in ns, if that has as much. Where ranks have no file, transfers may be
+    waiting for these.
     """
     whole = int(path.ints("time_ns").sum())
     ops = _of(path.take(path.coded("kind").being("transfer")), "op", _LONG * whole)
@@ -76,13 +75,15 @@ def shares(path: Rows, labelled: Mapping[Cause, int] | None = None) -> str:
         "transfer": ops if len(ops) > 1 else [],
         "host": [its for its in causes.most_common() if its[1] >= _LONG * whole],
     }
-    named = {
+    detail = {
         kind: f" ({', '.join(f'{name} {percent(time, whole)}' for name, time in some)})"
         for kind, some in parts.items()
         if some
     }
+    missing = any(note.code == MISSING_RANK for note in run.notes)
+    names = {"transfer": "transfer or waiting"} if missing else {}
     return ", ".join(
-        f"{percent(time, whole)} {kind}{named.get(kind, '')}"
+        f"{percent(time, whole)} {names.get(kind, kind)}{detail.get(kind, '')}"
         for kind, time in _of(path, "kind", _SMALL * whole)
     )
 
