@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from msgspec import Struct
 
-from commtrace.arrays import NULL, Int64, codes, distinct, first_rows
+from commtrace.arrays import NULL, Int64, codes, distinct
 from commtrace.causal.edits.run_edits import as_measured, needing_nobody, saved_by
 from commtrace.causal.replay.graph import changes
 from commtrace.causal.run.replayable import need_replay
@@ -25,6 +24,7 @@ from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.unmarked_passes import placed_by_threads
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.rules import _needless
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.table import Rows
@@ -89,7 +89,7 @@ class Redundant(Rule, frozen=True):
         checks = debug_checks(run)
         if worth_reporting(least_ns(checks), run, self.min_step_share):
             count = int(np.bincount(codes(checks.ints("rank"))).max())
-            yield self._finding(run, _CHECKS, checks, count, least_ns(checks))
+            yield self._finding(run, _needless.CHECKS, checks, count, least_ns(checks))
         rows = sequences(run, barriers=True)
         gradients, again = placed(run, rows), sent_again(rows)
         every, reduces = rows, gradients
@@ -97,22 +97,22 @@ class Redundant(Rule, frozen=True):
             every = sequences(run, barriers=True, unsized=True)
             reduces = placed(run, every)
         for say, found in (
-            (_accumulated, _repeated(run, rows, every, reduces)),
-            (_of_another, rows.take(of_another_pass(rows, gradients))),
-            (_barrier, needless_barriers(every)),
-            (_twice, reduced_twice(run, rows)),
-            (_buffers, rows.take(of_buffers(run, rows))),
-            (_averaged_again, rows.take(averaged_again(run, rows))),
-            (_sent_again, rows.take(again)),
-            (_sent_always, rows.take(sent_always(run, rows) & ~again)),
-            (_regathered, rows.take(regathered(rows))),
+            (_needless.accumulated, _repeated(run, rows, every, reduces)),
+            (_needless.of_another, rows.take(of_another_pass(rows, gradients))),
+            (_needless.barrier, needless_barriers(every)),
+            (_needless.twice, reduced_twice(run, rows)),
+            (_needless.buffers, rows.take(of_buffers(run, rows))),
+            (_needless.averaged_again, rows.take(averaged_again(run, rows))),
+            (_needless.sent_again, rows.take(again)),
+            (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
+            (_needless.regathered, rows.take(regathered(rows))),
         ):
             cost = _cost_ns(run, found) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(run, say(found), found, _operations(found).size, cost)
 
     def _finding(
-        self, run: Measures, said: _Said, needless: Rows, count: int, cost_ns: int
+        self, run: Measures, said: _needless.Said, needless: Rows, count: int, cost_ns: int
     ) -> Finding:
         share = share_pct(cost_ns, run)
         return self.finding(
@@ -164,24 +164,6 @@ def _training(reducing: tuple[int, ...]) -> Measures:
     return run.trace()
 
 
-class _Said(Struct, frozen=True):
-    what: str
-    evidence: Evidence
-    ruled_out: tuple[str, ...]
-    advice: str
-    confidence: Literal["high", "medium", "low"]
-
-
-_CHECKS = _Said(
-    "PyTorch checks each collective before it runs, at the debug level DETAIL",
-    Evidence("checks of a collective", 4, "operations", 0),
-    ("the program's own: no call of it made these, before each of its collectives the same",),
-    "unset TORCH_DISTRIBUTED_DEBUG, or set_debug_level(DebugLevel.OFF), and record again: the "
-    "checks hide who is late",
-    "high",
-)
-
-
 def _unsized(run: Measures) -> bool:
     """Whether any collective has no known size: on CPUs only shapes tell it."""
     calls = run.rows("collectives")
@@ -195,114 +177,6 @@ def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
     if marked.row.size:
         return repeated_in_accumulation(every, marked)
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))
-
-
-def _accumulated(needless: Rows) -> _Said:
-    return _Said(
-        "gradients are reduced after every micro-batch",
-        Evidence(
-            "micro-batches that reduce",
-            float(np.median(needless.ints("micro_batches"))),
-            "micro-batches",
-            1,
-        ),
-        ("other gradients: the last micro-batch reduces the same, before any update",),
-        "wrap all micro-batches but the last in no_sync()"
-        if needless.coded("op").being("all_reduce").all()
-        else "call set_requires_gradient_sync(False) for all micro-batches but the last (with "
-        "FSDP1 wrap these in no_sync()), if whole gradients fit in memory",
-        "high" if (needless.ints("size_bytes") != NULL).all() else "medium",
-    )
-
-
-def _of_another(needless: Rows) -> _Said:
-    return _Said(
-        "one model's pass reduces the gradients of another, which that one's own pass computes",
-        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
-        ("gradients that are used: the other's update takes as many, which its own pass reduces",),
-        "while one model trains through the other (a generator through its discriminator), call "
-        "requires_grad_(False) on the other's parameters",
-        "medium",
-    )
-
-
-def _barrier(needless: Rows) -> _Said:
-    return _Said(
-        "barriers next to collectives that hold the ranks together anyway",
-        Evidence("shortest of a barrier's", float(needless.ints("duration_ns").min()) / 1e3, "us"),
-        ("ordering of communication: the collective of the same group waits for all as well",),
-        "leave the barrier out, unless it orders something outside communication",
-        "medium",
-    )
-
-
-def _twice(needless: Rows) -> _Said:
-    return _Said(
-        "the same bytes seem to be reduced twice, over a group and then within it",
-        Evidence("size", float(np.median(needless.ints("size_bytes"))) / 1e6, "MB"),
-        ("new values: nothing that could have changed them ran in between",),
-        "reduce over the larger group once, if both reduce the same tensor",
-        "low",
-    )
-
-
-def _buffers(needless: Rows) -> _Said:
-    return _Said(
-        "DDP sends its module's buffers before every forward pass",
-        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
-        ("other data: nothing else is sent in a forward pass before them",),
-        "construct DDP with broadcast_buffers=False, if no buffer changes or ranks may differ in "
-        "it, as in BatchNorm's; keep constant tables, as masks, out of the buffers",
-        "medium",
-    )
-
-
-def _averaged_again(needless: Rows) -> _Said:
-    return _Said(
-        "behind DDP's own all_reduces as many bytes are all_reduced again, gradients or parameters",
-        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
-        ("micro-batches: each of these steps has one forward pass",),
-        "leave out the second: when backward() returns DDP has averaged the gradients, of which "
-        "every rank computes the same parameters",
-        "medium",
-    )
-
-
-def _sent_again(needless: Rows) -> _Said:
-    return _Said(
-        "one rank sends in every step as many bytes as were all_reduced, the parameters it seems",
-        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
-        ("an update that only the root does: between the two it works no longer than the others",),
-        "leave them out: of the same gradients every rank computes the same parameters; send them "
-        "once, before the first step",
-        "medium",
-    )
-
-
-def _sent_always(needless: Rows) -> _Said:
-    step = codes(needless.ints("rank"), needless.ints("step"))
-    once = first_rows(codes(step, needless.ints("operation")))
-    parts = np.median(np.bincount(step[once]))
-    return _Said(
-        f"one rank sends the same {parts:.0f} tensors in every step, constants it seems",
-        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
-        ("something that only the root does: before it sends it works no longer than the others",),
-        "if they do not change, as those of a frozen model, send them once, before the first step",
-        "low",
-    )
-
-
-def _regathered(needless: Rows) -> _Said:
-    step = codes(needless.ints("rank"), needless.ints("step"))
-    return _Said(
-        "the same parameters are gathered again and again in a step, though nothing updates them",
-        Evidence("gathered again", float(np.median(np.bincount(step))), "times a step", 0),
-        ("parameters that changed: each is reduced, for an update, once in all of these",),
-        "keep them, if memory has room: set_reshard_after_backward(False) for all micro-batches "
-        "but the last and reshard_after_forward=False; with FSDP1 SHARD_GRAD_OP within no_sync(); "
-        "with ZeRO-3 a larger stage3_max_live_parameters and stage3_max_reuse_distance",
-        "medium",
-    )
 
 
 def _operations(rows: Rows) -> Int64:

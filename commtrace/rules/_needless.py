@@ -1,0 +1,142 @@
+"""What is said of communication that nobody needs, by kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import NULL, codes, first_rows
+from commtrace.diagnosis import Evidence
+
+if TYPE_CHECKING:
+    from commtrace.table import Rows
+
+
+class Said(Struct, frozen=True):
+    """A finding's words, but for what it costs."""
+
+    what: str
+    evidence: Evidence
+    ruled_out: tuple[str, ...]
+    advice: str
+    confidence: Literal["high", "medium", "low"]
+
+
+CHECKS = Said(
+    "PyTorch checks each collective before it runs, at the debug level DETAIL",
+    Evidence("checks of a collective", 4, "operations", 0),
+    ("the program's own: no call of it made these, before each of its collectives the same",),
+    "unset TORCH_DISTRIBUTED_DEBUG, or set_debug_level(DebugLevel.OFF), and record again: the "
+    "checks hide who is late",
+    "high",
+)
+
+
+def accumulated(needless: Rows) -> Said:
+    return Said(
+        "gradients are reduced after every micro-batch",
+        Evidence(
+            "micro-batches that reduce",
+            float(np.median(needless.ints("micro_batches"))),
+            "micro-batches",
+            1,
+        ),
+        ("other gradients: the last micro-batch reduces the same, before any update",),
+        "wrap all micro-batches but the last in no_sync()"
+        if needless.coded("op").being("all_reduce").all()
+        else "call set_requires_gradient_sync(False) for all micro-batches but the last (with "
+        "FSDP1 wrap these in no_sync()), if whole gradients fit in memory",
+        "high" if (needless.ints("size_bytes") != NULL).all() else "medium",
+    )
+
+
+def of_another(needless: Rows) -> Said:
+    return Said(
+        "one model's pass reduces the gradients of another, which that one's own pass computes",
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
+        ("gradients that are used: the other's update takes as many, which its own pass reduces",),
+        "while one model trains through the other (a generator through its discriminator), call "
+        "requires_grad_(False) on the other's parameters",
+        "medium",
+    )
+
+
+def barrier(needless: Rows) -> Said:
+    return Said(
+        "barriers next to collectives that hold the ranks together anyway",
+        Evidence("shortest of a barrier's", float(needless.ints("duration_ns").min()) / 1e3, "us"),
+        ("ordering of communication: the collective of the same group waits for all as well",),
+        "leave the barrier out, unless it orders something outside communication",
+        "medium",
+    )
+
+
+def twice(needless: Rows) -> Said:
+    return Said(
+        "the same bytes seem to be reduced twice, over a group and then within it",
+        Evidence("size", float(np.median(needless.ints("size_bytes"))) / 1e6, "MB"),
+        ("new values: nothing that could have changed them ran in between",),
+        "reduce over the larger group once, if both reduce the same tensor",
+        "low",
+    )
+
+
+def buffers(needless: Rows) -> Said:
+    return Said(
+        "DDP sends its module's buffers before every forward pass",
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
+        ("other data: nothing else is sent in a forward pass before them",),
+        "construct DDP with broadcast_buffers=False, if no buffer changes or ranks may differ in "
+        "it, as in BatchNorm's; keep constant tables, as masks, out of the buffers",
+        "medium",
+    )
+
+
+def averaged_again(needless: Rows) -> Said:
+    return Said(
+        "behind DDP's own all_reduces as many bytes are all_reduced again, gradients or parameters",
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
+        ("micro-batches: each of these steps has one forward pass",),
+        "leave out the second: when backward() returns DDP has averaged the gradients, of which "
+        "every rank computes the same parameters",
+        "medium",
+    )
+
+
+def sent_again(needless: Rows) -> Said:
+    return Said(
+        "one rank sends in every step as many bytes as were all_reduced, the parameters it seems",
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
+        ("an update that only the root does: between the two it works no longer than the others",),
+        "leave them out: of the same gradients every rank computes the same parameters; send them "
+        "once, before the first step",
+        "medium",
+    )
+
+
+def sent_always(needless: Rows) -> Said:
+    step = codes(needless.ints("rank"), needless.ints("step"))
+    once = first_rows(codes(step, needless.ints("operation")))
+    parts = np.median(np.bincount(step[once]))
+    return Said(
+        f"one rank sends the same {parts:.0f} tensors in every step, constants it seems",
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
+        ("something that only the root does: before it sends it works no longer than the others",),
+        "if they do not change, as those of a frozen model, send them once, before the first step",
+        "low",
+    )
+
+
+def regathered(needless: Rows) -> Said:
+    step = codes(needless.ints("rank"), needless.ints("step"))
+    return Said(
+        "the same parameters are gathered again and again in a step, though nothing updates them",
+        Evidence("gathered again", float(np.median(np.bincount(step))), "times a step", 0),
+        ("parameters that changed: each is reduced, for an update, once in all of these",),
+        "keep them, if memory has room: set_reshard_after_backward(False) for all micro-batches "
+        "but the last and reshard_after_forward=False; with FSDP1 SHARD_GRAD_OP within no_sync(); "
+        "with ZeRO-3 a larger stage3_max_live_parameters and stage3_max_reuse_distance",
+        "medium",
+    )
