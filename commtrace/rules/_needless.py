@@ -140,3 +140,14 @@ def regathered(needless: Rows) -> Said:
         "with ZeRO-3 a larger stage3_max_live_parameters and stage3_max_reuse_distance",
         "medium",
     )
+
+
+def objects(needless: Rows) -> Said:
+    return Said(
+        "one rank sends Python objects in every step, of the same size, constant it seems",
+        Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
+        ("tensors: sizes, then as many bytes, as broadcast_object_list sends what it pickled",),
+        "send them once, or when they change; what does change goes faster as a tensor: objects "
+        "are pickled by the sender and unpickled by all others while everybody waits",
+        "medium",
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, distinct
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct
+from commtrace.causal.edits.object_edits import without_objects
 from commtrace.causal.edits.run_edits import as_measured, needing_nobody, saved_by
-from commtrace.causal.replay.graph import changes
+from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.comms import POINT_TO_POINT
@@ -19,6 +20,7 @@ from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.gradients import Placed, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
+from commtrace.metrics.run.objects import same_objects
 from commtrace.metrics.run.regathers import regathered
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
@@ -38,7 +40,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Ten kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Eleven kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
         same sizes and nothing else. The checks before each collective at PyTorch's debug level
@@ -54,6 +56,7 @@ class Redundant(Rule, frozen=True):
         every step of a group that averages gradients, where the root gets nothing that the others
         do not, nor works longer before. All_gathers of as many elements as FSDP reduce_scatters,
         three for each such or more: parameters that no update has changed since the last.
+        Objects that one rank sends (``broadcast_object_list``), as large in every step.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -62,7 +65,8 @@ class Redundant(Rule, frozen=True):
         Accumulate under ``no_sync()`` (all but the last micro-batch), with FSDP2 after
         ``set_requires_gradient_sync(False)``, which keeps whole gradients in memory; leave out the
         barrier; reduce over the larger group once; construct DDP with
-        ``broadcast_buffers=False``; send parameters once, before the first step; keep what is
+        ``broadcast_buffers=False``; send parameters, and objects that do not
+        change, once, before the first step; keep what is
         gathered, if it fits in memory, until the last micro-batch. The potential saving is that of
         the run replayed without them.
 
@@ -106,8 +110,10 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_again, rows.take(again)),
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, rows.take(regathered(rows))),
+            (_needless.objects, rows.take(same_objects(rows))),
         ):
-            cost = _cost_ns(run, found) if len(found) else 0
+            edit = without_objects if say is _needless.objects else needing_nobody
+            cost = _cost_ns(run, found, edit) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(run, say(found), found, _operations(found).size, cost)
 
@@ -183,10 +189,10 @@ def _operations(rows: Rows) -> Int64:
     return distinct(rows.ints("operation"))
 
 
-def _cost_ns(run: Measures, rows: Rows) -> int:
+def _cost_ns(run: Measures, rows: Rows, edit: Callable[[Measures, Bool, Lags], Lags]) -> int:
     """What is saved without these operations, replayed."""
     need_replay(run)
     its, lag = run_graph(run), as_measured(run)
     needless = np.isin(its.calls.operation, _operations(rows))
-    change = changes(lag, needing_nobody(run, needless, lag))
+    change = changes(lag, edit(run, needless, lag))
     return max(int(saved_by(run, lag, [change]).sum()), 0)

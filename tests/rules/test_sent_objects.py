@@ -1,0 +1,80 @@
+"""Objects that are sent in every step: pickled by one, unpickled by the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from commtrace.diagnosis import Finding
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
+
+PACKING_US, MOVING_US, UNPACKING_US, STEP_US = 5000, 1000, 8000, 21_000
+
+
+def with_objects(
+    sizes: tuple[int, ...] = (800_000,) * 6, header: str = "int64", every: int = 1
+) -> Measures:
+    """In each step rank 0 sends an object that long; then both compute and average 1 MB."""
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step, size in enumerate(sizes):
+        for rank in range(2):
+            start = STEP_US * step
+            run.step(rank, step, start, STEP_US)
+            run.op(rank, start, 1000)
+            now = start + 1000
+            if step % every == 0:
+                packed = start + 1000 + PACKING_US
+                asked = packed if rank == 0 else now
+                sent = {"root": 0, "step": step, **call}
+                run.collective(
+                    *(rank, "broadcast", asked, packed + 100 - asked),
+                    **{**sent, "size": 8, "dtype": header},
+                )
+                run.gap(rank, start + 1000, packed + 100 - now)
+                run.collective(
+                    rank, "broadcast", packed + 100, MOVING_US, size=size, dtype="uint8", **sent
+                )
+                now = packed + 100 + MOVING_US + (UNPACKING_US if rank else 0)
+                run.gap(rank, packed + 100, now - packed - 100)
+            run.op(rank, now, 4000)
+            done = start + STEP_US - 1000
+            run.collective(
+                *(rank, "all_reduce", now + 4000, done - now - 4000),
+                size=1 << 20,
+                step=step,
+                **call,
+            )
+            run.gap(rank, now + 4000, done - now - 4000)
+    return run.trace()
+
+
+def found(run: Measures) -> tuple[Finding, ...]:
+    return diagnose(run, select=["redundant"]).findings
+
+
+def test_what_packs_and_unpacks_them_is_saved_too() -> None:
+    (finding,) = found(with_objects())
+    assert finding.summary.startswith("one rank sends Python objects in every step")
+    assert finding.cost_ns == pytest.approx(
+        6e3 * (PACKING_US + 100 + MOVING_US + UNPACKING_US), rel=0.02
+    )
+    assert finding.confidence == "medium"
+
+
+def test_a_window_may_cut_one_of_its_steps() -> None:
+    assert found(with_objects(sizes=(600_000, *[800_000] * 5)))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        with_objects(sizes=(800_000, 700_000, 800_000, 810_000, 600_000, 800_000)),  # others
+        with_objects(sizes=(200,) * 6),  # a few numbers, each time as long
+        with_objects(header="float32"),  # bytes of the program's own
+        with_objects(every=3),  # too few to say
+    ],
+)
+def test_what_may_be_news_is_not_told_to_be_known(run: Measures) -> None:
+    assert not found(run)
