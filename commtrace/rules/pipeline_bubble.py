@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, distinct, ranges
-from commtrace.causal.blame.awaited import Waits
-from commtrace.causal.blame.culprits import culprits
-from commtrace.causal.run.run_graph import run_graph
+from commtrace.arrays import distinct
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import nccl_latency_ns
-from commtrace.intervals import subtract, total, union
-from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.pipelines import Messages, chains_of, messages_of
-from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
+from commtrace.rules._pipeline_waits import (
+    calls_of,
+    drains_of,
+    for_culprits_ns,
+    idle_ns,
+    step_messages,
+)
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_links import waits_left
 from commtrace.synthetic import Tiny
@@ -79,14 +80,14 @@ class PipelineBubble(Rule, frozen=True):
         if not (handing_on := [*chains_of(messages)]):
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
-        ends, left = _ends(run), waits_left(run)
+        ends, left = step_messages(run), waits_left(run)
         for chain, mine in handing_on:
             micro_batches = mine.per_step
-            drains = _drains(run, chain, ends.behind)
-            waiting = float(np.mean([_idle_ns(run, mine.rows, rank, drains) for rank in chain]))
-            late = _for_culprits_ns(run, chain, drains, ends.sent_ns, self.min_step_share)
+            drains = drains_of(run, chain, ends.behind)
+            waiting = float(np.mean([idle_ns(run, mine.rows, rank, drains) for rank in chain]))
+            late = for_culprits_ns(run, chain, drains, ends.sent_ns, self.min_step_share)
             waiting = max(waiting - late, 0.0)
-            waiting *= left(np.append(_messages_of(run, chain), drains))
+            waiting *= left(np.append(calls_of(run, chain), drains))
             filling = _filling_ns(run, mine, len(chain), waiting)
             gain = _gain_ns(mine.rows, filling)
             matters = worth_reporting(gain, run, self.min_step_share)
@@ -196,67 +197,6 @@ def _bubble_pct(stages: int, micro_batches: int) -> float:
     return 100 * (stages - 1) / (micro_batches + stages - 1)
 
 
-class _Ends(Struct, frozen=True, eq=False):
-    """Where each rank's step has its last message: when it is called for, and the call behind it.
-
-    ``sent_ns`` are by the graph's ``in_step``, ``behind`` are its calls.
-    """
-
-    sent_ns: Int64
-    behind: Int64
-
-
-def _ends(run: Measures) -> _Ends:
-    calls = run_graph(run).calls
-    last = np.full(int(calls.in_step.max()) + 1, -2)
-    sent = np.flatnonzero(calls.is_p2p)
-    np.maximum.at(last, calls.in_step[sent], sent)
-    behind = np.flatnonzero(np.arange(calls.rank.size) == last[calls.in_step] + 1)
-    sent_ns = np.zeros(last.size, np.int64)
-    sent_ns[last >= 0] = calls.packed["launch_ns"].values(last[last >= 0])
-    return _Ends(sent_ns, behind)
-
-
-def _messages_of(run: Measures, chain: list[int]) -> Int64:
-    """These ranks' messages, as calls of the graph, which has one rank's behind another's."""
-    calls = run_graph(run).calls
-    ranks = np.array(chain, calls.rank.dtype)  # of another all of those would be converted
-    first, last = (np.searchsorted(calls.rank, ranks, side=side) for side in ("left", "right"))
-    mine = ranges(first, last - first)
-    return mine[calls.is_p2p[mine]]
-
-
-def _drains(run: Measures, chain: list[int], behind: Int64) -> Int64:
-    """The calls of the stages in which the first wait until the pipeline has drained.
-
-    Those right behind the last message of a step, if they are of several stages: as where the
-    gradients' norm is summed up.
-    """
-    calls = run_graph(run).calls
-    mine = behind[np.isin(calls.rank[behind], chain)]
-    _, operation, stages = np.unique(calls.operation[mine], return_inverse=True, return_counts=True)
-    return mine[stages[operation] > 1]
-
-
-def _idle_ns(run: Measures, rows: Rows, rank: int, drains: Int64) -> int:
-    """How long a stage waited for messages, and behind them, and computed nothing.
-
-    A recv that is posted early waits beside compute: that is no bubble.
-    """
-    mine = rows.take(rows.ints("rank") == rank)
-    arrival, calls = mine.ints("arrival_ns"), run_graph(run).calls
-    its = calls.taken(drains[calls.rank[drains] == rank])
-    waits = union(
-        np.append(arrival, its.start_ns),
-        np.append(arrival + mine.ints("wait_ns"), its.last_ns),
-    )
-    for device in mine.coded("device").occurring():
-        done = device_work(run).get(Device(rank, device))
-        if done is not None and done.compute is not None:
-            waits = subtract(waits, intervals_on_run(run, rank, done.compute))
-    return total(waits)
-
-
 def _filling_ns(run: Measures, mine: Messages, stages: int, waiting: float) -> float:
     """What of the waiting is while the pipeline fills and drains: the rest stays.
 
@@ -279,36 +219,6 @@ def _gain_ns(rows: Rows, waiting: float) -> int:
     messages = len(rows) / distinct(rows.ints("rank")).size
     added = (_TIMES_MORE - 1) * messages * latency
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
-
-
-def _for_culprits_ns(
-    run: Measures, chain: list[int], drains: Int64, sent_ns: Int64, min_step_share: float
-) -> int:
-    """What late ranks among these, or that these wait for between or behind messages, cost.
-
-    That is no bubble.
-    """
-    found = culprits(run, min_step_share).found
-    return sum(
-        max(one.on_top_ns, 0)
-        for one in found
-        if {*one.ranks} <= {*chain}
-        or np.isin(one.waits.call, drains).any()
-        or _between_messages(run, one.waits, chain, sent_ns)
-    )
-
-
-def _between_messages(run: Measures, waits: Waits, chain: list[int], sent_ns: Int64) -> bool:
-    """Whether these ranks wait so mostly before the last message of a step: then it is passed on.
-
-    As where tensor parallelism's operations are between a pipeline's messages.
-    """
-    calls = run_graph(run).calls
-    mine = waits.call[np.isin(calls.rank[waits.call], chain) & ~calls.is_p2p[waits.call]]
-    its = calls.taken(mine)
-    between = its.launch_ns < sent_ns[calls.in_step[mine]]
-    waited_ns = its.last_ns - its.start_ns
-    return bool(2 * waited_ns[between].sum() > waited_ns.sum())
 
 
 class _Pipeline(Struct, frozen=True):
