@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _TIMES_MORE = 4
 _MUCH = 0.1  # of the waiting
+_UNLIKE = 2.0  # times what each of equal micro-batches has
 _INTERLEAVED = (
     "; on smaller ones kernels may be less efficient, which interleaving (several model chunks per "
     "stage) avoids"
@@ -48,7 +49,8 @@ class PipelineBubble(Rule, frozen=True):
         stages with m micro-batches. It fires where four times as many would save at least
         ``min_step_share`` of the steps' time of the stages' mean waiting in these sends and recvs,
         and in what they call together right behind the last of a step, with no compute beside it
-        and without what late stages and a slow link cause.
+        and without what late stages and a slow link cause. Or where the largest micro-batch has
+        more than twice the bytes that equal ones had, and as much is waited beyond what these cost.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -56,10 +58,11 @@ class PipelineBubble(Rule, frozen=True):
 
     What to do
         More micro-batches per step, or a schedule that interleaves several parts of the model per
-        stage. Where the waits are far longer than that, balance the stages. The potential saving is
-        that of four times as many: a stage waits for p-1 micro-batches, each then a quarter as
-        long, no more than equal stages wait. The latency of the added messages, taken from the
-        shortest, is subtracted; that kernels are less efficient on small micro-batches is not.
+        stage. Where the waits are far longer than that, balance the stages, and make micro-batches
+        alike. The potential saving is that of four times as many: a stage waits for p-1
+        micro-batches, each then a quarter as long, no more than equal stages wait. The latency of
+        the added messages, taken from the shortest, is subtracted; that kernels are less efficient
+        on small micro-batches is not. Of unlike micro-batches it is what equal ones would not wait.
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -89,10 +92,14 @@ class PipelineBubble(Rule, frozen=True):
             waiting = max(waiting - late, 0.0)
             waiting *= left(np.append(calls_of(run, chain), drains))
             filling = _filling_ns(run, mine, len(chain), waiting)
-            gain = _gain_ns(mine.rows, filling)
+            largest = _unlike(mine)
+            equal = _if_alike_ns(mine, len(chain), waiting - filling) if largest else 0
+            gain = max(_gain_ns(mine.rows, filling), equal)
             matters = worth_reporting(gain, run, self.min_step_share)
             if mine.is_pipeline and matters:
-                alike[len(chain), micro_batches].append(_Pipeline(chain, waiting, filling, gain))
+                unlike = largest if gain == equal else None
+                its_like = alike[len(chain), micro_batches]
+                its_like.append(_Pipeline(chain, waiting, filling, gain, unlike))
         for (stages, micro_batches), its in alike.items():
             mine = messages.of([rank for one in its for rank in one.ranks])
             yield self._finding(mine, its, stages, micro_batches if mine.has_steps else None, run)
@@ -117,6 +124,8 @@ class PipelineBubble(Rule, frozen=True):
         if batches is not None:
             leave = f"{counted(batches, 'micro-batch')} {'leaves' if batches == 1 else 'leave'}"
             equal = f"; with equal stages, {leave} {ideal:.0f} % idle"
+            if most.largest is not None:
+                equal += f", but the largest has {100 * most.largest:.0f} % of a step's bytes"
         return self.finding(
             messages.rows,
             summary=f"{who} wait {measured:.0f} % of the time for their neighbours{equal}",
@@ -178,6 +187,11 @@ def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) 
             f"{_TIMES_MORE} times as many micro-batches, as much smaller; or balance the stages: "
             "without steps in the trace (prof.step()) nothing tells which it is"
         )
+    if most.largest is not None:
+        return (
+            f"make the micro-batches alike, each {100 / batches:.0f} % of a step's work: deal out "
+            "tokens or sorted lengths, not documents as they come"
+        )
     more = _TIMES_MORE * batches
     advice = (
         f"with {more} micro-batches instead of {batches}, equal stages are idle only "
@@ -207,6 +221,19 @@ def _filling_ns(run: Measures, mine: Messages, stages: int, waiting: float) -> f
     return min(waiting, _bubble_pct(stages, mine.per_step) / 100 * whole(run).time_ns)
 
 
+def _unlike(mine: Messages) -> float | None:
+    """What the largest of a step's micro-batches holds of its bytes; None if they are alike."""
+    if not mine.has_steps:
+        return None
+    largest = mine.largest_share
+    return largest if largest > _UNLIKE / mine.per_step else None
+
+
+def _if_alike_ns(mine: Messages, stages: int, beyond: float) -> int:
+    """What equal micro-batches gain: their bubble is a part of all that they take."""
+    return round(beyond / (1 - _bubble_pct(stages, mine.per_step) / 100))
+
+
 def _gain_ns(rows: Rows, waiting: float) -> int:
     """What so many more micro-batches gain, less what their messages take.
 
@@ -222,9 +249,14 @@ def _gain_ns(rows: Rows, waiting: float) -> int:
 
 
 class _Pipeline(Struct, frozen=True):
-    """Its stages' ranks, how long a stage waits, in all and to fill, and what is gained."""
+    """Its stages' ranks, how long a stage waits, in all and to fill, and what is gained.
+
+    By equal micro-batches where these are so unlike that most is: ``largest`` is what the largest
+    holds of a step's bytes.
+    """
 
     ranks: list[int]
     waiting_ns: float
     filling_ns: float
     gain_ns: int
+    largest: float | None

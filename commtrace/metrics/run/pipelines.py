@@ -17,8 +17,10 @@ from commtrace.arrays import (
     distinct,
     first_rows,
     least,
+    most,
     numbered,
     rows_by,
+    sums,
 )
 from commtrace.diagnosis import too_few
 from commtrace.metrics.run.joined_rows import joined_messages
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Messages", "chains_of", "messages_of"]
 
 _MOST = 0.5  # of the steps
+_HEADER_BYTES = 1024
 _SAME = 0.25  # of the sends: of two ranks served together one follows its own message
 
 
@@ -60,11 +63,28 @@ class Messages(Struct, frozen=True, eq=False):
 
     @property
     def per_step(self) -> int:
-        """How many go over a link one way in a step, or in all of a run without steps."""
-        sends = self.sends
+        """How many go over a link one way in a step, or in all of a run without steps.
+
+        Without headers, where there are messages that can have one.
+        """
+        sends = self.loads
         link = codes(sends.rows.ints("step"), sends.sender, sends.receiver)
         once = first_rows(codes(link, sends.rows.ints("operation")))
         return int(np.median(np.bincount(link[once])))
+
+    @property
+    def largest_share(self) -> float:
+        """What the largest message over a link one way in a step holds of the bytes of all.
+
+        The median, without headers; NaN where sizes are unknown.
+        """
+        sends = self.loads
+        size = sends.rows.ints("size_bytes")
+        if (size == NULL).any() or not size.any():
+            return np.nan
+        link = codes(sends.rows.ints("step"), sends.sender, sends.receiver)
+        count = int(link.max()) + 1
+        return float(np.median(most(link, size, count) / sums(link, size, count).clip(min=1)))
 
     @property
     def come_back(self) -> bool:
@@ -88,6 +108,14 @@ class Messages(Struct, frozen=True, eq=False):
     def sends(self) -> Messages:
         """Each message once: where it is sent."""
         return self.take(self.rows.coded("op").being("send"))
+
+    @property
+    def loads(self) -> Messages:
+        """Each message once, but for shapes and types that go ahead of what has them."""
+        sends = self.sends
+        size = sends.rows.ints("size_bytes")
+        loads = (size == NULL) | (size >= _HEADER_BYTES)
+        return sends.take(loads) if loads.any() else sends
 
 
 def messages_of(run: Measures, min_operations: int) -> Messages:
