@@ -56,7 +56,8 @@ class Redundant(Rule, frozen=True):
         every step of a group that averages gradients, where the root gets nothing that the others
         do not, nor works longer before. All_gathers of as many elements as FSDP reduce_scatters,
         three for each such or more: parameters that no update has changed since the last.
-        Objects that one rank sends (``broadcast_object_list``), as large in every step.
+        Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
+        is busy before for much longer than the others are behind.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.

@@ -127,6 +127,24 @@ def test_in_few_steps_only_these_count() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
+def test_what_the_other_computes_longer_by_turns_hides_no_operators_of_ones_own(own: bool) -> None:
+    """Rank 1 takes a third longer for the same, as on a core that is shared, and once far longer.
+
+    Rank 0 validates in three steps for 8 ms; or computes so much longer there, as by turns.
+    """
+
+    def work(run: Tiny, rank: int, step: int, begin: float) -> float:
+        usual = 14_000 + 5_000 * (step == 3) if rank else 10_000
+        validates = 8_000 * (rank == 0 and step in (1, 4, 7))
+        run.op(rank, begin + 10, usual + validates * (not own), name="aten::mm")
+        done = begin + 10 + usual + validates * (not own)
+        return several(run, rank, done, 20, 390, 10) if validates and own else done
+
+    found = culprits(ranks_of(work), 0.05).found
+    assert [(its.ranks, its.spikes) for its in found] == [((0,), (1, 4, 7))] * own
+
+
+@pytest.mark.parametrize("own", [True, False])
 def test_a_short_stall_is_one_if_only_one_rank_runs_what_fills_it(own: bool) -> None:
     """7 ms in one of three steps: 140 operators, or the same one for longer, as noise may be."""
 

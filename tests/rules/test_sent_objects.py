@@ -9,11 +9,14 @@ from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
 
-PACKING_US, MOVING_US, UNPACKING_US, STEP_US = 5000, 1000, 8000, 21_000
+PACKING_US, MOVING_US, UNPACKING_US, STEP_US = 5000, 1000, 8000, 41_000
 
 
 def with_objects(
-    sizes: tuple[int, ...] = (800_000,) * 6, header: str = "int64", every: int = 1
+    sizes: tuple[int, ...] = (800_000,) * 6,
+    header: str = "int64",
+    every: int = 1,
+    making_us: float = 0,
 ) -> Measures:
     """In each step rank 0 sends an object that long; then both compute and average 1 MB."""
     run = Tiny(2, backend="gloo")
@@ -23,21 +26,20 @@ def with_objects(
             start = STEP_US * step
             run.step(rank, step, start, STEP_US)
             run.op(rank, start, 1000)
-            now = start + 1000
+            now = start + 1010
             if step % every == 0:
-                packed = start + 1000 + PACKING_US
+                packed = now + making_us + PACKING_US
                 asked = packed if rank == 0 else now
                 sent = {"root": 0, "step": step, **call}
                 run.collective(
                     *(rank, "broadcast", asked, packed + 100 - asked),
                     **{**sent, "size": 8, "dtype": header},
                 )
-                run.gap(rank, start + 1000, packed + 100 - now)
-                run.collective(
-                    rank, "broadcast", packed + 100, MOVING_US, size=size, dtype="uint8", **sent
-                )
-                now = packed + 100 + MOVING_US + (UNPACKING_US if rank else 0)
-                run.gap(rank, packed + 100, now - packed - 100)
+                run.gap(rank, now, packed + 100 - now)
+                at = packed + 110
+                run.collective(rank, "broadcast", at, MOVING_US, size=size, dtype="uint8", **sent)
+                now = at + MOVING_US + (UNPACKING_US if rank else 0)
+                run.gap(rank, at, now - at)
             run.op(rank, now, 4000)
             done = start + STEP_US - 1000
             run.collective(
@@ -57,9 +59,8 @@ def found(run: Measures) -> tuple[Finding, ...]:
 def test_what_packs_and_unpacks_them_is_saved_too() -> None:
     (finding,) = found(with_objects())
     assert finding.summary.startswith("one rank sends Python objects in every step")
-    assert finding.cost_ns == pytest.approx(
-        6e3 * (PACKING_US + 100 + MOVING_US + UNPACKING_US), rel=0.02
-    )
+    python_us, calls_us = PACKING_US + UNPACKING_US, 100 + MOVING_US
+    assert python_us <= finding.cost_ns / 6e3 <= python_us + calls_us
     assert finding.confidence == "medium"
 
 
@@ -74,6 +75,7 @@ def test_a_window_may_cut_one_of_its_steps() -> None:
         with_objects(sizes=(200,) * 6),  # a few numbers, each time as long
         with_objects(header="float32"),  # bytes of the program's own
         with_objects(every=3),  # too few to say
+        with_objects(making_us=15_000),  # what the sender reads and tokenises meanwhile
     ],
 )
 def test_what_may_be_news_is_not_told_to_be_known(run: Measures) -> None:

@@ -22,6 +22,7 @@ from commtrace.causal.blame.step_patterns import (
     since,
     steady,
 )
+from commtrace.causal.blame.sure import more_surely_ns
 from commtrace.causal.blame.suspects import own_and_more
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits.run_edits import step_ns
@@ -108,7 +109,7 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     )
     unlikely = p_value < CHANCE or (maybe and counted is not None and not by_turns)
     always = in_every(seen.whole, seen.more, least if far else noise, least, unlikely=unlikely)
-    if few_steps and not spikes and not always:
+    if not spikes and not always and (few_steps or who.made == "sure"):
         spikes = _of_its_own(run, who, seen)
     stalls_ns = np.sort(beyond)[beyond.size - len(spikes) :]
     if (
@@ -134,8 +135,10 @@ def _of_its_own(run: Measures, who: Suspects, seen: _Seen) -> tuple[int, ...]:
     if not few:
         return ()
     spikes = tuple(seen.step[few].tolist())
-    own = counted_more(run, who, done_more(run, who, spikes))
-    return spikes if isinstance(own, OwnOperators) else ()
+    does = done_more(run, who, spikes)
+    if seen.own.size >= MANY_STEPS and _take_turns(run, who, does):
+        return ()
+    return spikes if isinstance(counted_more(run, who, does), OwnOperators) else ()
 
 
 def _where_done(saved: Int64, beyond: Float64) -> Int64:
@@ -246,8 +249,12 @@ def _in_turn(run: Measures, who: Suspects, lag_ns: Lags, stalls_ns: Float64) -> 
     """Whether others stall as well, half as long at least, each in steps of its own.
 
     As many ranks as can, or several others that are the last in as many steps as these stall in.
+    Where it is no computing of these that stalls, what others compute longer is no stall.
     """
     ranks, late = _excess(run, lag_ns)
+    if who.made == "sure":
+        surely = np.nan_to_num(more_surely_ns(run))
+        ranks, late = by_rank_and_step(run_graph(run).calls, surely)
     stalls = late >= _HALF * stalls_ns.mean()
     in_turn = min(int(stalls.any(axis=side).sum()) for side in (0, 1))
     last = ranks[late.argmax(axis=0)][stalls.any(axis=0)]

@@ -20,18 +20,24 @@ __all__ = ["without_objects"]
 
 
 def without_objects(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
-    """These calls (a flag for each) are not made, and nothing is packed or unpacked for them.
+    """These calls (a flag for each) are not made, and nothing is pickled or unpickled for them.
 
-    Who packs and who unpacks are different ranks: before and behind the calls each has as much to
-    do on its host as the one that has least.
+    Before the first of a row the sender's host has as much to do as the receiver's with least to
+    do, and behind the last a receiver's has no more than the sender's.
     """
     calls, work = run_graph(run).calls, own_work(run)
-    same_rank = calls.rank[1:] == calls.rank[:-1]
-    bordering = which.copy()
-    bordering[1:] |= which[:-1] & same_rank
-    least = np.full(int(calls.operation.max()) + 1, np.inf)
-    np.minimum.at(least, calls.operation[bordering], work.own_ns[bordering, HOSTS])
-    wanted = work.own_ns[bordering].astype(np.float64)
-    wanted[:, HOSTS] = least[calls.operation[bordering]]
+    own = work.own_ns[:, HOSTS].astype(np.float64)
+    same_rank = np.append(False, calls.rank[1:] == calls.rank[:-1])
+    behind_one = same_rank & np.roll(which, 1)
+    first, behind = which & ~behind_one, ~which & behind_one
+    sends = np.where(behind, np.roll(calls.is_root, 1), calls.is_root)
+    wanted = own.copy()
+    for mine, others in ((first & sends, first & ~sends), (behind & ~sends, behind & sends)):
+        least = np.full(int(calls.operation.max()) + 1, np.inf)
+        np.minimum.at(least, calls.operation[others], own[others])
+        wanted[mine] = np.minimum(own, least[calls.operation])[mine]
     lag = needing_nobody(run, which, lag_ns)
-    return changed(lag, scaled(run, work, wanted, bordering, lag, HOSTS))
+    bordering = first | behind
+    both = work.own_ns[bordering].astype(np.float64)
+    both[:, HOSTS] = wanted[bordering]
+    return changed(lag, scaled(run, work, both, bordering, lag, HOSTS))
