@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from commtrace.diagnosis import Finding
@@ -20,13 +22,13 @@ def with_objects(
 ) -> Measures:
     """In each step rank 0 sends an object that long; then both compute and average 1 MB."""
     run = Tiny(2, backend="gloo")
-    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    call: dict[str, Any] = {"thread": 1, "stream": 50, "asynchronous": 0}
     for step, size in enumerate(sizes):
         for rank in range(2):
             start = STEP_US * step
             run.step(rank, step, start, STEP_US)
             run.op(rank, start, 1000)
-            now = start + 1010
+            now = start + 1010.0
             if step % every == 0:
                 packed = now + making_us + PACKING_US
                 asked = packed if rank == 0 else now
