@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import tempfile
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
@@ -33,6 +34,12 @@ Folders = Mapping[Program, Mapping[str, list[Path]]]
 def set_of(program: Program) -> str:
     """Programs alternate by name, those of a later lot behind the others."""
     return SETS[PROGRAMS.index(program) % 2]
+
+
+def drawn(programs: list[Program], count: int, seed: int) -> list[Program]:
+    """So many of those that need no network of hosts, in their order."""
+    on_one_host = [program for program in programs if program.hosts == 1]
+    return sorted(random.Random(seed).sample(on_one_host, count), key=PROGRAMS.index)
 
 
 def folders(program: Program, rounds: int, folder: Path) -> dict[str, list[Path]]:
@@ -106,6 +113,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
     parser.add_argument("--programs", default="*", metavar="GLOB", help="those whose name matches")
     parser.add_argument("--set", choices=SETS, help="this half of them only")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="N of them, drawn by chance, of those on one host"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--rounds", type=int, default=3, help="recordings of each, in turn")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one recording")
     parser.add_argument(
@@ -123,6 +134,8 @@ def main() -> None:
         for program in PROGRAMS
         if fnmatch(program.name, options.programs) and options.set in (None, set_of(program))
     ]
+    if options.sample:
+        chosen = drawn(chosen, options.sample, options.seed)
     with kept(options.keep) as folder:
         named = {program: folders(program, options.rounds, folder) for program in chosen}
         where = {program: its for program, its in named.items() if possible(program, its)}
