@@ -324,6 +324,26 @@ def test_what_is_no_accumulation(confounder: str) -> None:
     assert not found(training(**{confounder: True}), "redundant")
 
 
+@pytest.mark.parametrize(("labels", "needless"), [("aaaa", 3), ("abab", 2), ("ab", 0)])
+def test_micro_batches_may_have_a_range_each_where_updates_are_marked(
+    labels: str, needless: int
+) -> None:
+    """Two labels are two models, the last pass of each the one whose sum counts."""
+    run = Tiny(2)
+    for rank in range(2):
+        run.step(rank, 0, 0, 10_000)
+        for micro, label in enumerate(labels):
+            start = micro * 1000
+            run.step(rank, 0, start + 5, 100, label="DistributedDataParallel.forward")
+            run.step(rank, 0, start, 900, label=label)
+            run.collective(rank, "all_reduce", start + 300, 500, size=1 << 24)
+        run.step(rank, 0, 4000, 50, label="Optimizer.step#SGD.step")
+    found_of = found(run.trace(), "redundant")
+    assert [its.cost_ns for its in found_of] == [
+        pytest.approx(needless * 500_000, rel=0.04)
+    ] * bool(needless)
+
+
 @pytest.mark.parametrize(
     ("steps", "updates", "fires"),
     [(True, False, True), (False, True, True), (False, False, False)],

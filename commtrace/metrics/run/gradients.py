@@ -77,10 +77,14 @@ class _Steps(NamedTuple):
     start_ns: Int64
     end_ns: Int64
 
+    def rows(self, mine: Bool) -> Int64:
+        """Some of them, by their start."""
+        rows = np.flatnonzero(mine)
+        return rows[np.argsort(self.start_ns[rows], kind="stable")]
+
     def of(self, mine: Bool) -> tuple[Int64, Int64]:
         """When some of them began and ended, by their start."""
-        rows = np.flatnonzero(mine)
-        rows = rows[np.argsort(self.start_ns[rows], kind="stable")]
+        rows = self.rows(mine)
         return self.start_ns[rows], self.end_ns[rows]
 
 
@@ -104,18 +108,25 @@ def _placed(rows: Rows, mine: Int64, steps: _Steps) -> tuple[Int64 | Bool, ...]:
     near = np.searchsorted(start, moment, side="right") - 1
     updated, _ = steps.of(label.where(_updates))
     updates = np.searchsorted(updated, moment)
-    ranges = steps.of(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))
-    around, at = _innermost(start, *_holding(moment, *ranges)), near.clip(min=0)
+    around, at = _ranges_around(start, moment, steps, by_label=bool(updated.size)), near.clip(min=0)
     before_update = updates == np.searchsorted(updated, start[at])
     in_forward = (near >= 0) & (moment < end[at])
     return mine, near, around[at], updates, before_update, in_forward
 
 
-def _holding(moments: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """The ranges that hold any of these moments: one of a forward pass alone tells no passes."""
-    moments = np.sort(moments)
+def _ranges_around(starts: Int64, moments: Int64, steps: _Steps, *, by_label: bool) -> Int64:
+    """The labelled range in which each forward pass starts, as a number; -1 of none.
+
+    Of those that hold any of the moments: one of a forward pass alone tells no passes. ``by_label``
+    those of one label are one, as of micro-batches that have a range each: updates part them.
+    """
+    label = steps.label
+    rows = steps.rows(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))
+    moments, start, end = np.sort(moments), steps.start_ns[rows], steps.end_ns[rows]
     hold = np.searchsorted(moments, start) < np.searchsorted(moments, end)
-    return start[hold], end[hold]
+    around = _innermost(starts, start[hold], end[hold])
+    codes_of = label.codes[rows][hold].astype(np.int64)
+    return np.append(codes_of, -1)[around] if by_label else around
 
 
 def _innermost(moments: Int64, start: Int64, end: Int64) -> Int64:
