@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 class Said(Struct, frozen=True):
-    """A finding's words, but for what it costs."""
+    """A finding's words, but for what it costs; whether the operations are ``too_many``."""
 
     what: str
     evidence: Evidence
     ruled_out: tuple[str, ...]
     advice: str
     confidence: Literal["high", "medium", "low"]
+    too_many: bool = True
 
 
 CHECKS = Said(
@@ -150,4 +151,17 @@ def objects(needless: Rows) -> Said:
         "send them once, or when they change; what does change goes faster as a tensor: objects "
         "are pickled by the sender and unpickled by all others while everybody waits",
         "medium",
+    )
+
+
+def pickled(exchanged: Rows) -> Said:
+    return Said(
+        "ranks exchange Python objects in every step, each pickled by one and unpickled by others",
+        Evidence("largest", float(exchanged.ints("size_bytes").max()) / 1e6, "MB"),
+        ("tensors: sizes, then as many bytes, as all_gather_object gathers what it pickled",),
+        "gather tensors: numbers, features and ids as they are, texts as padded bytes; objects "
+        "only now and then (the saving is what runs no operator right before and behind, all of "
+        "it pickling or not)",
+        "low",
+        too_many=False,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
-from commtrace.causal.edits.object_edits import without_objects
+from commtrace.causal.edits.object_edits import as_tensors, without_objects
 from commtrace.causal.edits.run_edits import as_measured, needing_nobody, saved_by
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.replayable import need_replay
@@ -20,7 +20,7 @@ from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.gradients import Placed, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
-from commtrace.metrics.run.objects import same_objects
+from commtrace.metrics.run.objects import exchanged_objects, same_objects
 from commtrace.metrics.run.regathers import regathered
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
@@ -40,7 +40,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Eleven kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Twelve kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
         same sizes and nothing else. The checks before each collective at PyTorch's debug level
@@ -57,7 +57,8 @@ class Redundant(Rule, frozen=True):
         do not, nor works longer before. All_gathers of as many elements as FSDP reduce_scatters,
         three for each such or more: parameters that no update has changed since the last.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
-        is busy before for much longer than the others are behind.
+        is busy before for much longer than the others are behind. Objects that all exchange in
+        every step (``all_gather_object``, ``gather_object``), for what pickles them.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -112,8 +113,9 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, rows.take(regathered(rows))),
             (_needless.objects, rows.take(same_objects(rows))),
+            (_needless.pickled, rows.take(exchanged_objects(rows))),
         ):
-            edit = without_objects if say is _needless.objects else needing_nobody
+            edit = _EDITS.get(say, needing_nobody)
             cost = _cost_ns(run, found, edit) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(run, say(found), found, _operations(found).size, cost)
@@ -122,9 +124,10 @@ class Redundant(Rule, frozen=True):
         self, run: Measures, said: _needless.Said, needless: Rows, count: int, cost_ns: int
     ) -> Finding:
         share = share_pct(cost_ns, run)
+        many = f"{counted(count, 'operation')} too many, " if said.too_many else ""
         return self.finding(
             needless,
-            summary=f"{said.what}: {counted(count, 'operation')} too many, {ms(cost_ns)} to save",
+            summary=f"{said.what}: {many}{ms(cost_ns)} to save",
             cost_ns=cost_ns,
             evidence=(
                 Evidence("needless operations", count, "operations", 0),
@@ -184,6 +187,9 @@ def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
     if marked.row.size:
         return repeated_in_accumulation(every, marked)
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))
+
+
+_EDITS = {_needless.objects: without_objects, _needless.pickled: as_tensors}
 
 
 def _operations(rows: Rows) -> Int64:

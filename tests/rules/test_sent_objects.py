@@ -82,3 +82,44 @@ def test_a_window_may_cut_one_of_its_steps() -> None:
 )
 def test_what_may_be_news_is_not_told_to_be_known(run: Measures) -> None:
     assert not found(run)
+
+
+def gathering(data: str = "uint8", idle_us: float = 3000, every: int = 1) -> Measures:
+    """In each step both ranks gather 100 kB, idle before and behind, and compute for 10 ms."""
+    run, length = Tiny(2, backend="gloo"), 11_500 + 2 * idle_us
+    for step in range(6):
+        for rank in range(2):
+            start = length * step
+            call: dict[str, Any] = {"thread": 1, "stream": 50, "asynchronous": 0, "step": step}
+            run.step(rank, step, start, length)
+            run.op(rank, start, 5000)
+            now = start + 5000 + idle_us
+            if step % every == 0:
+                run.gap(rank, start + 5000, idle_us)
+                for size, dtype in ((16, "int64"), (100_000, data)):
+                    run.collective(rank, "all_gather", now, 200, size=size, dtype=dtype, **call)
+                    run.gap(rank, now, 200)
+                    now += 220
+                run.gap(rank, now, idle_us)
+                now += idle_us
+            run.op(rank, now, 5000)
+            run.collective(rank, "all_reduce", now + 5010, 1000, size=1 << 20, **call)
+            run.gap(rank, now + 5010, 1000)
+    return run.trace()
+
+
+@pytest.mark.parametrize(("idle_us", "saved_us"), [(3000, 6000), (100_000, 50_000)])
+def test_what_pickles_objects_that_all_exchange_is_saved_as_far_as_bytes_take_it(
+    idle_us: float, saved_us: float
+) -> None:
+    """At 4 MB/s, before and behind."""
+    (finding,) = found(gathering(idle_us=idle_us))
+    assert finding.summary.startswith("ranks exchange Python objects in every step")
+    assert "too many" not in finding.summary
+    assert finding.confidence == "low"
+    assert finding.cost_ns == pytest.approx(6e3 * saved_us, rel=0.1)
+
+
+@pytest.mark.parametrize("run", [gathering(data="float32"), gathering(every=3)])
+def test_tensors_and_objects_now_and_then_are_as_they_should_be(run: Measures) -> None:
+    assert not found(run)

@@ -11,7 +11,7 @@ from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows, qua
 if TYPE_CHECKING:
     from commtrace.table import Rows
 
-__all__ = ["same_objects"]
+__all__ = ["exchanged_objects", "same_objects"]
 
 _STEPS = 3
 _LEAST_BYTES = 256  # pickles of a few numbers are as long as each other
@@ -25,12 +25,9 @@ def same_objects(rows: Rows) -> Bool:
     window may cut a step. Not where the sender is busy for much longer before than the receivers
     are behind: it makes what it sends.
     """
-    op, dtype, step = rows.coded("op"), rows.coded("dtype"), rows.ints("step")
-    size, root, sequence = (rows.ints(name) for name in ("size_bytes", "root", "sequence"))
-    sent = op.being("broadcast") & (step != NULL)
-    sizes, data = sent & dtype.being("int64"), sent & dtype.being("uint8")
-    in_row = [its[:-1] == its[1:] for its in (sequence, root, step)]
-    at = np.flatnonzero(np.logical_and.reduce((sizes[:-1], data[1:], *in_row)))
+    size, sequence, step = (rows.ints(name) for name in ("size_bytes", "sequence", "step"))
+    at = _sizes(rows, "broadcast", ("broadcast",))
+    at = at[rows.ints("root")[at] == rows.ints("root")[at + 1]]
     found = np.zeros(len(rows), dtype=np.bool_)
     if not at.size:
         return found
@@ -47,6 +44,33 @@ def same_objects(rows: Rows) -> Bool:
         if _only_pickles(rows, its):
             found[its] = found[its + 1] = True
     return found
+
+
+def exchanged_objects(rows: Rows) -> Bool:
+    """Which rows of ``sequences`` exchange objects between all ranks, in every step.
+
+    ``all_gather_object`` and ``gather_object`` gather their sizes, as int64, and then the bytes.
+    """
+    found = np.zeros(len(rows), dtype=np.bool_)
+    at = _sizes(rows, "all_gather", ("all_gather", "gather"))
+    sequence = codes(rows.ints("sequence"))
+    step = codes(sequence, rows.ints("step"))
+    with_any = np.bincount(sequence[distinct(first_rows(step)[step[at]])], minlength=1)
+    every = np.bincount(sequence[first_rows(step)], minlength=1)
+    always = (with_any >= _STEPS) & (every[: with_any.size] - with_any <= 1)
+    at = at[always[sequence[at]]] if at.size else at
+    found[at] = found[at + 1] = True
+    return found
+
+
+def _sizes(rows: Rows, of_sizes: str, of_data: tuple[str, ...]) -> Int64:
+    """The rows that tell sizes, right before the bytes in the same group and step."""
+    op, dtype, step = rows.coded("op"), rows.coded("dtype"), rows.ints("step")
+    sequence = rows.ints("sequence")
+    sizes = op.being(of_sizes) & dtype.being("int64") & (step != NULL)
+    data = op.where(of_data.__contains__) & dtype.being("uint8")
+    in_row = [its[:-1] == its[1:] for its in (sequence, step)]
+    return np.flatnonzero(np.logical_and.reduce((sizes[:-1], data[1:], *in_row)))
 
 
 def _only_pickles(rows: Rows, sizes: Int64) -> bool:
