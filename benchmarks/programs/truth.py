@@ -31,6 +31,7 @@ from benchmarks.programs.tenth_lot import TENTH
 from benchmarks.programs.third_lot import THIRD
 from benchmarks.programs.thirteenth_lot import THIRTEENTH
 from benchmarks.programs.twelfth_lot import TWELFTH
+from benchmarks.programs.twentieth_lot import TWENTIETH
 
 __all__ = [
     "EIGHTEENTH",
@@ -54,6 +55,7 @@ __all__ = [
     "THIRD",
     "THIRTEENTH",
     "TWELFTH",
+    "TWENTIETH",
 ]
 
 FIRST = (
@@ -284,5 +286,6 @@ PROGRAMS = (
     *SEVENTEENTH,
     *EIGHTEENTH,
     *NINETEENTH,
+    *TWENTIETH,
 )
 """In the order in which they were written, each lot by name."""
