@@ -175,6 +175,26 @@ def test_the_same_that_takes_longer_is_sure_where_no_core_explains_it(
     assert (finding.confidence == "low") == (why is not None)
 
 
+@pytest.mark.parametrize(
+    ("slow", "hosts", "sure"), [((3,), "aa", False), ((3,), "ab", True), ((2, 5), "aa", True)]
+)
+def test_the_same_that_takes_longer_once_may_be_anothers_doing(
+    tmp_path: Path, slow: tuple[int, ...], hosts: str, sure: bool
+) -> None:
+    """Whatever else ran on its host; on a host of its own, or time and again, it is its own."""
+    steps = iter([step for step in range(8) for _ in (0, 1)])
+
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        long = 40_000.0 if next(steps) in slow and rank == 1 else 10_000.0
+        return linear(at, long, 64), at + long + 5
+
+    (finding,) = diagnose(
+        written(tmp_path, work, on_cpu, steps=8, hosts=hosts).measures, select=["straggler"]
+    ).findings
+    assert finding.ranks == (1,)
+    assert ("4.00 times as long there once" not in finding.summary) == sure
+
+
 def test_a_little_larger_does_not_explain_much_longer(tmp_path: Path) -> None:
     """1.05 times as large is 1.1 times as long at most: a fifth of it."""
     its, finding = late(

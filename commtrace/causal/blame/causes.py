@@ -25,7 +25,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["as_cores_are_shared", "cause_of", "doubt_of", "excess"]
+__all__ = ["as_cores_are_shared", "bursts", "cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
 _HALF = 0.5  # of a stall
@@ -137,10 +137,10 @@ def doubt_of(
     # Nor, where nothing is known of cores, who did nothing for a while.
     untold = on_core(run) is None
     awake = cause == "host" and (
-        (untold and 0 < _bursts(spikes) < _TELLING) or _awake(run, ranks, saved_ns)
+        (untold and 0 < bursts(spikes) < _TELLING) or _awake(run, ranks, saved_ns)
     )
     working = cause in ("compute", None) or awake
-    unknown = untold or _bursts(spikes) == 1 or (spikes and working)
+    unknown = untold or bursts(spikes) == 1 or (spikes and working)
     if unknown and (taken := taken_cores(run, ranks)):
         return taken
     took = processor(run, ranks) if cause in ("compute", None) and not spikes else None
@@ -178,7 +178,7 @@ def as_cores_are_shared(
     known of cores two that are apart tell nothing yet.
     """
     its, work, untold = run_graph(run), own_work(run), on_core(run) is None
-    if _bursts(spikes) >= (_TELLING if untold else 2) or not its.calls.on_cpu.any():
+    if bursts(spikes) >= (_TELLING if untold else 2) or not its.calls.on_cpu.any():
         return None
     mine = np.isin(its.calls.rank, ranks)
     typical = work.typical_ns[:, HOSTS].copy()
@@ -198,7 +198,7 @@ def as_cores_are_shared(
     return None if factor - scatter / max(own.size, 1) ** 0.5 > most else factor
 
 
-def _bursts(spikes: Sequence[int]) -> int:
+def bursts(spikes: Sequence[int]) -> int:
     """How many times they stall: what else takes cores may do so for several steps on end."""
     return int((np.diff(spikes) > 1).sum()) + bool(spikes)
 

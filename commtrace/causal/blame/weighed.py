@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.causal.blame.awaited import awaited
-from commtrace.causal.blame.causes import doubt_of
+from commtrace.causal.blame.causes import bursts, doubt_of
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.done_more import counted_more, done_more, slower
 from commtrace.causal.blame.pattern import pattern
@@ -55,7 +55,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     else:
         sure = more is not None or (who.made == "sure" and does.cause == "compute")
         doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
-        doubt = doubt or _doubt_of_slower(run, who, times, its.few_steps)
+        once = not persistent and bursts(its.spikes) == 1
+        doubt = doubt or _doubt_of_slower(run, who, times, few_steps=its.few_steps, once=once)
     before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
     return Culprit(
         ranks=who.ranks,
@@ -90,18 +91,20 @@ def _alone_ns(run: Measures, who: Suspects, lag_ns: Lags) -> float:
 
 
 def _doubt_of_slower(
-    run: Measures, who: Suspects, times: float | None, few_steps: bool
+    run: Measures, who: Suspects, times: float | None, *, few_steps: bool, once: bool
 ) -> str | None:
     """Why it may not be they that take so many ``times`` as long for the same, on CPUs.
 
-    Few steps say little of that; and who has half of a core that another process shares takes up
-    to ``_LENT`` times as long without waiting for it.
+    Few steps say little of that, nor what happened ``once``; and who has half of a core that
+    another process shares takes up to ``_LENT`` times as long without waiting for it.
     """
     if times is None or not run_graph(run).calls.on_cpu.any():
         return None
     longer = f"the same work takes {times:.2f} times as long there"
     if few_steps:
         return f"{longer}, as it can in few steps"
+    if once and not on_hosts_of_their_own(run, who.ranks):
+        return f"{longer} once, as while something else runs beside it"
     if times < _LENT and not on_hosts_of_their_own(run, who.ranks):
         return f"{longer}, as it can on a core that another process shares"
     return None
