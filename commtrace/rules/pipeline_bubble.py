@@ -178,7 +178,9 @@ def _run(steps: int, micro_batches: int) -> Measures:
 def _of_batches(ideal: float | None, batches: int | None) -> Iterator[Evidence]:
     if ideal is not None and batches is not None:
         yield Evidence("bubble of equal stages", ideal, "%")
-        yield Evidence("messages per link, direction and step", batches, "micro-batches")
+        yield Evidence(
+            "messages per link, direction and step, without headers", batches, "micro-batches"
+        )
 
 
 def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) -> str:

@@ -130,7 +130,7 @@ class Redundant(Rule, frozen=True):
             summary=f"{said.what}: {many}{ms(cost_ns)} to save",
             cost_ns=cost_ns,
             evidence=(
-                Evidence("needless operations", count, "operations", 0),
+                Evidence(_COUNTED[said.too_many], count, "operations", 0),
                 said.evidence,
                 Evidence(
                     f"saved without them, {of_time(run)}",
@@ -189,6 +189,7 @@ def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))
 
 
+_COUNTED = {True: "needless operations", False: "operations"}
 _EDITS = {_needless.objects: without_objects, _needless.pickled: as_tensors}
 
 

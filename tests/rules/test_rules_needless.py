@@ -324,11 +324,15 @@ def test_what_is_no_accumulation(confounder: str) -> None:
     assert not found(training(**{confounder: True}), "redundant")
 
 
-@pytest.mark.parametrize(("labels", "needless"), [("aaaa", 3), ("abab", 2), ("ab", 0)])
+@pytest.mark.parametrize(
+    ("labels", "updates", "needless"),
+    [("aaaa", 1, 3), ("abab", 1, 2), ("ab", 1, 0), ("aa", 2, 0)],
+)
 def test_micro_batches_may_have_a_range_each_where_updates_are_marked(
-    labels: str, needless: int
+    labels: str, updates: int, needless: int
 ) -> None:
-    """Two labels are two models, the last pass of each the one whose sum counts."""
+    """Two labels are two models, the last pass of each the one whose sum counts; of one label
+    they are two if they have an update each."""
     run = Tiny(2)
     for rank in range(2):
         run.step(rank, 0, 0, 10_000)
@@ -337,7 +341,8 @@ def test_micro_batches_may_have_a_range_each_where_updates_are_marked(
             run.step(rank, 0, start + 5, 100, label="DistributedDataParallel.forward")
             run.step(rank, 0, start, 900, label=label)
             run.collective(rank, "all_reduce", start + 300, 500, size=1 << 24)
-        run.step(rank, 0, 4000, 50, label="Optimizer.step#SGD.step")
+        for update in range(updates):
+            run.step(rank, 0, 4000 + 60 * update, 50, label="Optimizer.step#SGD.step")
     found_of = found(run.trace(), "redundant")
     assert [its.cost_ns for its in found_of] == [
         pytest.approx(needless * 500_000, rel=0.04)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Bool
+from commtrace.arrays import Bool, Float64, Int64, in_order
 from commtrace.causal.edits.run_edits import needing_nobody, scaled
 from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.builder import HOSTS
-from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import idle_ns, own_work
 from commtrace.metrics.run.waits import matched
@@ -23,46 +22,76 @@ __all__ = ["as_tensors", "without_objects"]
 _BYTES_PER_NS = 0.004  # pickled or unpickled where they are many small tensors
 
 
+class _Bounds(NamedTuple):
+    """The calls before which objects are pickled, and those before which they are unpickled.
+
+    ``packed`` tell lengths, and ``sent`` are the operations of their objects; ``unpacked`` are
+    those right behind objects on the same rank, the operations ``received``. A call may be both.
+    """
+
+    packed: Int64
+    sent: Int64
+    unpacked: Int64
+    received: Int64
+
+
 def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are made, but nothing is pickled or unpickled for them.
 
-    That is what hosts do right before the first of a row and behind the last in which no operator
-    runs, no more than so many bytes take if they are slow to pack.
+    That is what hosts do right before they tell lengths, and behind the objects, in which no
+    operator runs; no more than so many bytes take if they are slow to pack. Who gathers nothing
+    unpickles nothing.
     """
-    its = run_graph(run)
-    first, behind = _bordering(its.calls, which)
-    size = matched(run).operations.ints("size_bytes")[its.calls.operation].clip(min=0)
-    most = np.where(first, np.roll(size, -1), np.roll(size, 1)) / _BYTES_PER_NS
-    work, bordering = own_work(run), first | behind
-    wanted = work.own_ns[bordering].astype(np.float64)
-    wanted[:, HOSTS] -= np.minimum(idle_ns(run), most)[bordering]
-    return changed(lag_ns, scaled(run, work, wanted.clip(min=0), bordering, lag_ns, HOSTS))
-
-
-def _bordering(calls: Calls, which: Bool) -> tuple[Bool, Bool]:
-    """The first calls of each row of some, and those right behind the last, on the same rank."""
-    same_rank = np.append(False, calls.rank[1:] == calls.rank[:-1])
-    behind_one = same_rank & np.roll(which, 1)
-    return which & ~behind_one, ~which & behind_one
+    calls, its, bounds = run_graph(run).calls, matched(run).operations, _bounds(run, which)
+    size, ranks = its.ints("size_bytes").clip(min=0), its.ints("present").clip(min=1)
+    to_root = its.coded("op").being("gather")[bounds.received]
+    gets = ~to_root | (its.ints("root")[bounds.received] == calls.rank[bounds.unpacked])
+    idle = np.asarray(idle_ns(run), dtype=np.float64)
+    most = np.zeros(calls.rank.size)
+    most[bounds.packed] += (size / ranks)[bounds.sent] / _BYTES_PER_NS
+    most[bounds.unpacked] += gets * size[bounds.received] / _BYTES_PER_NS
+    return _doing_less(run, np.minimum(idle, most), lag_ns)
 
 
 def without_objects(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are not made, and nothing is pickled or unpickled for them.
 
-    Before the first of a row the sender's host has as much to do as the receiver's with least to
-    do, and behind the last a receiver's has no more than the sender's.
+    Before it tells lengths the sender's host has as much to do as the receiver's with least to do,
+    and behind the objects a receiver's has no more than the sender's.
     """
-    calls, work = run_graph(run).calls, own_work(run)
-    own = work.own_ns[:, HOSTS].astype(np.float64)
-    first, behind = _bordering(calls, which)
-    sends = np.where(behind, np.roll(calls.is_root, 1), calls.is_root)
-    wanted = own.copy()
-    for mine, others in ((first & sends, first & ~sends), (behind & ~sends, behind & sends)):
-        least = np.full(int(calls.operation.max()) + 1, np.inf)
-        np.minimum.at(least, calls.operation[others], own[others])
-        wanted[mine] = np.minimum(own, least[calls.operation])[mine]
-    lag = needing_nobody(run, which, lag_ns)
-    bordering = first | behind
-    both = work.own_ns[bordering].astype(np.float64)
-    both[:, HOSTS] = wanted[bordering]
-    return changed(lag, scaled(run, work, both, bordering, lag, HOSTS))
+    calls, root = run_graph(run).calls, matched(run).operations.ints("root")
+    own = own_work(run).own_ns[:, HOSTS].astype(np.float64)
+    bounds, less = _bounds(run, which), np.zeros(calls.rank.size)
+    both = (bounds.packed, bounds.sent, True), (bounds.unpacked, bounds.received, False)
+    for at, operation, by_sender in both:
+        sends = calls.rank[at] == root[operation]
+        mine = sends if by_sender else ~sends
+        least = np.full(root.size, np.inf)
+        np.minimum.at(least, operation[~mine], own[at[~mine]])
+        beyond = (own[at] - least[operation])[mine].clip(min=0)
+        less[at[mine]] = np.maximum(less[at[mine]], beyond)
+    return _doing_less(run, less, needing_nobody(run, which, lag_ns))
+
+
+def _bounds(run: Measures, which: Bool) -> _Bounds:
+    calls = run_graph(run).calls
+    lengths = matched(run).operations.coded("dtype").being("int64")[calls.operation]
+    order = in_order(calls.rank.astype(np.int64), calls.launch_ns)
+    here, behind = order[:-1], order[1:]
+    same = calls.rank[here] == calls.rank[behind]
+    tell = same & which[here] & lengths[here] & which[behind]
+    carry = same & which[here] & ~lengths[here]
+    return _Bounds(
+        here[tell],
+        calls.operation[behind[tell]].astype(np.int64),
+        behind[carry],
+        calls.operation[here[carry]].astype(np.int64),
+    )
+
+
+def _doing_less(run: Measures, less_ns: Float64, lag_ns: Lags) -> Lags:
+    """The hosts do so much less before each call."""
+    work, mine = own_work(run), less_ns > 0
+    wanted = work.own_ns[mine].astype(np.float64)
+    wanted[:, HOSTS] -= less_ns[mine]
+    return changed(lag_ns, scaled(run, work, wanted.clip(min=0), mine, lag_ns, HOSTS))

@@ -108,7 +108,9 @@ def _placed(rows: Rows, mine: Int64, steps: _Steps) -> tuple[Int64 | Bool, ...]:
     near = np.searchsorted(start, moment, side="right") - 1
     updated, _ = steps.of(label.where(_updates))
     updates = np.searchsorted(updated, moment)
-    around, at = _ranges_around(start, moment, steps, by_label=bool(updated.size)), near.clip(min=0)
+    so_far = np.append(distinct(np.searchsorted(updated, start)), updated.size)
+    by_label = bool(updated.size) and bool((np.diff(so_far) <= 1).all())  # updates in a row
+    around, at = _ranges_around(start, moment, steps, by_label=by_label), near.clip(min=0)
     before_update = updates == np.searchsorted(updated, start[at])
     in_forward = (near >= 0) & (moment < end[at])
     return mine, near, around[at], updates, before_update, in_forward
@@ -118,7 +120,8 @@ def _ranges_around(starts: Int64, moments: Int64, steps: _Steps, *, by_label: bo
     """The labelled range in which each forward pass starts, as a number; -1 of none.
 
     Of those that hold any of the moments: one of a forward pass alone tells no passes. ``by_label``
-    those of one label are one, as of micro-batches that have a range each: updates part them.
+    those of one label are one, as of micro-batches that have a range each: updates part them, and
+    one at a time; several in a row are of models with a pass each.
     """
     label = steps.label
     rows = steps.rows(label.where(lambda name: name != "" and not name.startswith(_NO_RANGES)))

@@ -12,8 +12,9 @@ from commtrace.metrics.run.sequences import sequences
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
-__all__ = ["began_with_objects", "of_objects"]
+__all__ = ["began_with_objects", "lengths_of_objects", "of_objects"]
 
 _LENGTH_BYTES = 8
 _MOSTLY = 0.5  # of the operations
@@ -35,20 +36,25 @@ def began_with_objects(run: Measures, rank: int) -> Int64:
     return began
 
 
-@measure
-def _carrying(run: Measures) -> Bool:
-    """Which of ``sequences`` carry pickled objects, or their lengths; none of none at all.
+def lengths_of_objects(rows: Rows) -> Bool:
+    """Which of ``sequences`` tell the lengths of objects, which the next of their group carries.
 
-    Objects are bytes (uint8), behind an operation of their group that has an int64 length for each
+    Objects are bytes (uint8), behind an int64 length for each: of one that is gathered from every
+    rank one each, of a list that is broadcast as many as it has
     (https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object).
     """
-    if not run.rows("collectives").coded("dtype").being("uint8").any():
-        return np.zeros(0, np.bool_)
-    rows = sequences(run)
     size, dtype, sequence = rows.ints("size_bytes"), rows.coded("dtype"), rows.ints("sequence")
     group_size = rows.ints("group_size")
-    small = (group_size != NULL) & (size <= _LENGTH_BYTES * group_size)
-    lengths = (small & dtype.being("int64"))[:-1] & (sequence[1:] == sequence[:-1])
-    objects = lengths & dtype.being("uint8")[1:]
-    carries: Bool = np.append(False, objects) | np.append(objects, False)
+    few = (group_size != NULL) & (size <= _LENGTH_BYTES * group_size)
+    lengths = (few & dtype.being("int64"))[:-1] & (sequence[1:] == sequence[:-1])
+    return np.append(lengths & dtype.being("uint8")[1:], np.zeros(min(len(rows), 1), np.bool_))
+
+
+@measure
+def _carrying(run: Measures) -> Bool:
+    """Which of ``sequences`` carry pickled objects, or their lengths; none of none at all."""
+    if not run.rows("collectives").coded("dtype").being("uint8").any():
+        return np.zeros(0, np.bool_)
+    lengths = lengths_of_objects(sequences(run))
+    carries: Bool = lengths | np.append(False, lengths[:-1])
     return carries

@@ -1,4 +1,4 @@
-"""Python objects that are sent: torch.distributed pickles them, and sends their sizes first."""
+"""Python objects that are sent in every step: pickled by who sends, unpickled by who receives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows, quantiles, sums
+from commtrace.arrays import (
+    NULL,
+    Bool,
+    Int64,
+    codes,
+    distinct,
+    first_rows,
+    in_order,
+    least,
+    most,
+    quantiles,
+    sums,
+)
+from commtrace.metrics.run.object_collectives import lengths_of_objects
 
 if TYPE_CHECKING:
     from commtrace.table import Rows
@@ -16,74 +29,103 @@ __all__ = ["exchanged_objects", "same_objects"]
 _STEPS = 3
 _LEAST_BYTES = 256  # pickles of a few numbers are as long as each other
 _LONGER = 2.0  # times as long as unpickling
+_BYTES_PER_NS = 1.0  # what is unpickled faster is only copied
 
 
 def same_objects(rows: Rows) -> Bool:
-    """Which rows of ``sequences`` broadcast objects that are as large in every step.
+    """Which rows of ``sequences`` broadcast objects of one rank, as large in every step.
 
-    ``broadcast_object_list`` sends their sizes, as int64, and then so many bytes. The recorded
-    window may cut a step. Not where the sender is busy for much longer before than the receivers
-    are behind: it makes what it sends.
+    The recorded window may cut a step. Not where the sender is busy for much longer before than
+    the receivers are behind: it makes what it sends.
     """
-    size, sequence, step = (rows.ints(name) for name in ("size_bytes", "sequence", "step"))
-    at = _sizes(rows, "broadcast", ("broadcast",))
-    at = at[rows.ints("root")[at] == rows.ints("root")[at + 1]]
-    found = np.zeros(len(rows), dtype=np.bool_)
+    at = _in_steps(rows, "broadcast", ("broadcast",))
+    sequence, root = rows.ints("sequence"), rows.ints("root")
+    count = int(sequence.max(initial=-1)) + 1
+    one_root = least(sequence[at], root[at], count) == most(sequence[at], root[at], count)
+    at = at[one_root[sequence[at]] & (root[at] != NULL)]
     if not at.size:
-        return found
-    cell = codes(sequence[at], step[at])
+        return _flags(rows, at)
+    cell = codes(sequence[at], rows.ints("step")[at])
     first = first_rows(cell)
-    sent_bytes, whose = sums(cell, size[at + 1], first.size), codes(sequence[at][first])
-    steps = np.bincount(whose)
-    same = sent_bytes == quantiles(whose, sent_bytes, 50, steps.size)[whose]
+    sent_bytes = sums(cell, rows.ints("size_bytes")[at + 1], first.size)
+    whose = codes(sequence[at][first])
+    same = sent_bytes == quantiles(whose, sent_bytes, 50, first.size)[whose]
     same &= sent_bytes >= _LEAST_BYTES
-    always = (steps >= _STEPS) & (steps - np.bincount(whose, same) <= 1)
-    mine = at[(same & always[whose])[cell]]
-    group = codes(rows.coded("communicator"))
-    for its in (mine[group[mine] == one] for one in distinct(group[mine])):
-        if _only_pickles(rows, its):
-            found[its] = found[its + 1] = True
-    return found
+    at = _in_every_step(rows, at[same[cell]])
+    group = codes(rows.coded("communicator"))[at]
+    its = (at[group == one] for one in distinct(group))
+    return _flags(rows, *(some for some in its if _only_pickles(rows, some)))
 
 
 def exchanged_objects(rows: Rows) -> Bool:
-    """Which rows of ``sequences`` exchange objects between all ranks, in every step.
-
-    ``all_gather_object`` and ``gather_object`` gather their sizes, as int64, and then the bytes.
-    """
-    found = np.zeros(len(rows), dtype=np.bool_)
-    at = _sizes(rows, "all_gather", ("all_gather", "gather"))
-    sequence = codes(rows.ints("sequence"))
-    step = codes(sequence, rows.ints("step"))
-    with_any = np.bincount(sequence[distinct(first_rows(step)[step[at]])], minlength=1)
-    every = np.bincount(sequence[first_rows(step)], minlength=1)
-    always = (with_any >= _STEPS) & (every[: with_any.size] - with_any <= 1)
-    at = at[always[sequence[at]]] if at.size else at
-    found[at] = found[at + 1] = True
-    return found
+    """Which rows of ``sequences`` exchange objects between all ranks, in every step."""
+    at = _in_steps(rows, "all_gather", ("all_gather", "gather"))
+    return _flags(rows, _in_every_step(rows, at))
 
 
-def _sizes(rows: Rows, of_sizes: str, of_data: tuple[str, ...]) -> Int64:
-    """The rows that tell sizes, right before the bytes in the same group and step."""
-    op, dtype, step = rows.coded("op"), rows.coded("dtype"), rows.ints("step")
-    sequence = rows.ints("sequence")
-    sizes = op.being(of_sizes) & dtype.being("int64") & (step != NULL)
-    data = op.where(of_data.__contains__) & dtype.being("uint8")
-    in_row = [its[:-1] == its[1:] for its in (sequence, step)]
-    return np.flatnonzero(np.logical_and.reduce((sizes[:-1], data[1:], *in_row)))
-
-
-def _only_pickles(rows: Rows, sizes: Int64) -> bool:
-    """Whether senders, before they send sizes, do not much more than receivers behind the bytes."""
-    rank, order, end = (rows.ints(name) for name in ("rank", "order", "end_ns"))
-    sizes = sizes[(sizes > 0) & (sizes + 2 < rank.size)]
-    sizes = sizes[(rank[sizes - 1] == rank[sizes]) & (rank[sizes + 2] == rank[sizes])]
-    sends = rank[sizes] == rows.ints("root")[sizes]
-    if sends.all() or not sends.any():
-        return False
-    before, behind = order[sizes] - end[sizes - 1], order[sizes + 2] - end[sizes + 1]
-    pickling, unpickling = (
-        float(np.median(time[who]) - np.median(time[~who]))
-        for time, who in ((before, sends), (behind, ~sends))
+def _in_steps(rows: Rows, of_lengths: str, of_objects: tuple[str, ...]) -> Int64:
+    """The rows in steps that tell lengths, right before the bytes of the same step."""
+    op, step = rows.coded("op"), rows.ints("step")
+    is_first = lengths_of_objects(rows)[:-1] & op.being(of_lengths)[:-1] & (step[:-1] != NULL)
+    return np.flatnonzero(
+        is_first & op.where(of_objects.__contains__)[1:] & (step[:-1] == step[1:])
     )
-    return unpickling > 0 and pickling <= _LONGER * unpickling
+
+
+def _in_every_step(rows: Rows, at: Int64) -> Int64:
+    """Those of some rows whose group has one in each of its rank's steps, but for one."""
+    rank, step, sequence = (rows.ints(name) for name in ("rank", "step", "sequence"))
+    known = step != NULL
+    ranks = np.zeros(int(rank.max(initial=-1)) + 1, np.int64)
+    cells = np.flatnonzero(known)[first_rows(codes(rank[known], step[known]))]
+    np.add.at(ranks, rank[cells], 1)
+    having = np.zeros(int(sequence.max(initial=-1)) + 1, np.int64)
+    np.add.at(having, sequence[at[first_rows(codes(sequence[at], step[at]))]], 1)
+    count = having[sequence[at]]
+    return at[(count >= _STEPS) & (ranks[rank[at]] - count <= 1)]
+
+
+def _only_pickles(rows: Rows, at: Int64) -> bool:
+    """Whether senders, before they send lengths, do not much more than receivers behind objects.
+
+    Since what they called last, in any group, barriers aside, and until what they call next.
+    """
+    rank, (before, behind) = rows.ints("rank"), _own_ns(rows)
+    sends = rank[at] == rows.ints("root")[at]
+    times = (before[at], sends), (behind[at + 1], ~sends)
+    known = [(time != NULL, who) for time, who in times]
+    if not all((has & who).any() and (has & ~who).any() for has, who in known):
+        return False
+    pickling, unpickling = (
+        float(np.median(time[has & who]) - np.median(time[has & ~who]))
+        for (time, who), (has, _) in zip(times, known, strict=True)
+    )
+    slow = unpickling > float(np.median(rows.ints("size_bytes")[at + 1])) / _BYTES_PER_NS
+    return slow and pickling <= _LONGER * unpickling
+
+
+def _own_ns(rows: Rows) -> tuple[Int64, Int64]:
+    """How long each row's rank was in no call: since its last that was no barrier; to its next.
+
+    NULL of the first and of the last.
+    """
+    rank, order, end = (rows.ints(name) for name in ("rank", "order", "end_ns"))
+    its = in_order(rank, order)
+    same = rank[its[1:]] == rank[its[:-1]]
+    between = order[its[1:]] - end[its[:-1]]
+    so_far = np.append(0, np.cumsum(np.where(same, between, 0)))
+    at, barrier = np.arange(its.size), rows.coded("op").being("barrier")[its]
+    since = np.append(-1, np.maximum.accumulate(np.where(barrier, -1, at)))[:-1]
+    known = (since >= 0) & (rank[its[since]] == rank[its])
+    before, behind = np.full(its.size, NULL), np.full(its.size, NULL)
+    before[its[known]] = (so_far - so_far[since])[known]
+    behind[its[:-1][same]] = between[same]
+    return before, behind
+
+
+def _flags(rows: Rows, *at: Int64) -> Bool:
+    """These rows, and each one's next."""
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for some in at:
+        found[some] = found[some + 1] = True
+    return found

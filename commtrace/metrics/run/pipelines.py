@@ -18,6 +18,7 @@ from commtrace.arrays import (
     first_rows,
     least,
     most,
+    nth,
     numbered,
     rows_by,
     sums,
@@ -76,20 +77,27 @@ class Messages(Struct, frozen=True, eq=False):
     def largest_share(self) -> float:
         """What the largest message over a link one way in a step holds of the bytes of all.
 
-        The median, without headers; NaN where sizes are unknown.
+        The median, without headers. NaN where sizes are unknown, and where the largest is at the
+        same place in every step: then a micro-batch may be of several tensors.
         """
         sends = self.loads
         size = sends.rows.ints("size_bytes")
         if (size == NULL).any() or not size.any():
             return np.nan
-        link = codes(sends.rows.ints("step"), sends.sender, sends.receiver)
-        count = int(link.max()) + 1
-        return float(np.median(most(link, size, count) / sums(link, size, count).clip(min=1)))
+        link = codes(sends.sender, sends.receiver)
+        cell = codes(link, sends.rows.ints("step"))
+        largest = most(cell, size, int(cell.max()) + 1)
+        first = np.flatnonzero(size == largest[cell])
+        first = first[first_rows(cell[first])]
+        where, place, count = link[first], nth(cell)[first], int(link.max()) + 1
+        if (least(where, place, count) == most(where, place, count)).all():
+            return np.nan
+        return float(np.median(largest / sums(cell, size, largest.size).clip(min=1)))
 
     @property
     def come_back(self) -> bool:
         """Whether what goes over a link comes back as large: an activation, then its gradient."""
-        sends = self.sends
+        sends = self.loads
         size = {
             way: _median(sends.rows.ints("size_bytes")[at])
             for way, at in rows_by(sends.sender, sends.receiver).items()
