@@ -8,18 +8,10 @@ on which it must fire, ``good()`` the nearest one on which it must not.
 from __future__ import annotations
 
 from commtrace.diagnosis import CannotLook
-from commtrace.rules._ask import (
-    RULES,
-    Thresholds,
-    check,
-    configured,
-    diagnose,
-    explanation,
-    rule_named,
-    thresholds,
-    verdict,
-)
+from commtrace.rules._all import RULES, rule_named
+from commtrace.rules._ask import diagnose, explanation, verdict
 from commtrace.rules._rule import Rule
+from commtrace.rules._thresholds import Thresholds, check, configured, thresholds
 
 __all__ = [
     "RULES",

@@ -1,71 +1,25 @@
-"""The rules: every one there is, what a user sets of them, and the loop that asks them."""
+"""The loop that asks the rules, and the order of what they find."""
 
 from __future__ import annotations
 
-import pkgutil
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
-from importlib import import_module
-from math import isnan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace import config
 from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
-from commtrace.errors import UsageError
 from commtrace.metrics.run.called_at import called_at
 from commtrace.metrics.run.places import place
 from commtrace.metrics.run.sampled import SAMPLE_LACKS, is_sampled
 from commtrace.metrics.run.whole import step_count, whole
-from commtrace.rules._rule import Rule
+from commtrace.rules._all import RULES, rule_named
+from commtrace.rules._thresholds import configured
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = [
-    "RULES",
-    "Thresholds",
-    "broken",
-    "check",
-    "configured",
-    "diagnose",
-    "explanation",
-    "rule_named",
-    "thresholds",
-    "verdict",
-]
-
-
-def _found() -> dict[str, type[Rule]]:
-    rules = {}
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        if not module.name.startswith("_"):
-            home = import_module(f"commtrace.rules.{module.name}")
-            (rule,) = (
-                thing
-                for thing in vars(home).values()
-                if isinstance(thing, type) and issubclass(thing, Rule) and thing is not Rule
-            )
-            rules[rule.name()] = rule
-    return dict(sorted(rules.items()))
-
-
-RULES: Mapping[str, type[Rule]] = _found()
-"""Rule classes by name."""
-
-
-def rule_named(name: str) -> type[Rule]:
-    """The rule of a name. UsageError names the near ones."""
-    try:
-        return RULES[name]
-    except KeyError:
-        near = ", ".join(get_close_matches(name, RULES, n=3))
-        remedy = f"did you mean {near}?" if near else "`commtrace explain` lists them"
-        raise UsageError(f"no rule is called {name!r}; {remedy}") from None
+__all__ = ["broken", "diagnose", "explanation", "verdict"]
 
 
 _MOSTLY = 0.5  # of its operations
@@ -150,111 +104,6 @@ def broken(name: str, error: Exception) -> str:
     """Why a rule is skipped that met what nobody thought of."""
     said = f"{type(error).__name__}: {error}".removesuffix(": ")
     return f"error in {name}: {' '.join(said.split())}; please report it with the trace"
-
-
-_OLD_NAMES = {
-    "min_share": ("min_step_share", 1.0),
-    "min_share_pct": ("min_step_share", 0.01),
-    "large_share_pct": ("large_step_share", 0.01),
-    "held_up_share": ("min_step_share", 1.0),
-}
-"""Names that thresholds had before 1.0: today's, and the factor to its unit."""
-_RETIRED = {
-    **dict.fromkeys(
-        ("straggler", "host-late", "device-late", "late-root", "late-sender", "late-receiver"),
-        ("min_operations",),
-    ),
-    "jitter": ("min_operations", "min_ratio"),
-}
-"""Thresholds that rules had before 1.0, and that have no meaning any more."""
-
-
-def _renamed(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule's thresholds by the names of today. Warns of the old ones."""
-    known = rule_named(name).thresholds()
-    today = dict(values)
-    for old in _RETIRED.get(name, ()):
-        if today.pop(old, None) is not None:
-            warnings.warn(
-                f"{name}.{old} has no meaning any more, and is ignored: the run is replayed; the "
-                "name goes with 1.0",
-                FutureWarning,
-                stacklevel=2,
-            )
-    for old in tuple(today):
-        new, factor = _OLD_NAMES.get(old, (old, 1.0))
-        if old in known or new not in known:
-            continue
-        value = _value(rule_named(name), old, float, today.pop(old)) * factor
-        today.setdefault(new, value)
-        unit = ", a fraction" if factor != 1 else ""
-        warnings.warn(
-            f"{name}.{old} is now {name}.{new}{unit}: set {new} = {value:g}; "
-            "the old name goes with 1.0",
-            FutureWarning,
-            stacklevel=2,
-        )
-    return today
-
-
-def configured(name: str, values: Mapping[str, Any]) -> Rule:
-    """The rule of a name with these thresholds. UsageError for an unknown or a bad one.
-
-    Old names of thresholds are taken, with a FutureWarning.
-    """
-    rule = rule_named(name)
-    values = _renamed(name, values)
-    known: dict[str, type[Any]] = {n: type(its) for n, its in rule.thresholds().items()}
-    for field in values:
-        if field not in known:
-            choices = ", ".join(known) or "none"
-            raise UsageError(f"{name} has no threshold {field!r}; it has: {choices}")
-    return rule(**{field: _value(rule, field, known[field], values[field]) for field in values})
-
-
-def _value(rule: type[Rule], field: str, kind: type[Any], given: Any) -> Any:
-    """What is given, maybe as text, as the field's type."""
-    try:
-        value = kind(given)
-        lossless = isinstance(given, str) or (value == given and not isinstance(given, bool))
-        if lossless and not (isinstance(value, float) and isnan(value)):
-            return value
-    except (TypeError, ValueError, OverflowError):
-        pass
-    article = "an" if kind is int else "a"
-    raise UsageError(f"{rule.name()}.{field} must be {article} {kind.__name__}, not {given!r}")
-
-
-Thresholds = Mapping[str, Mapping[str, Any]]
-"""{rule: {field: value}}; a value may be text."""
-
-
-def thresholds(given: Thresholds) -> Thresholds:
-    """The configuration's thresholds, with those given in their place.
-
-    Raises UsageError, which names the configuration's file, for what is unknown in it.
-    """
-    file, configuration = config.rule_thresholds()
-    known: dict[str, dict[str, Any]] = {}
-    for name, values in configuration.items():
-        try:
-            known[name] = _renamed(name, values)
-            configured(name, known[name])
-        except UsageError as error:
-            raise UsageError(f"{file}: tool.commtrace.rules: {error}") from None
-    over = {name: _renamed(name, values) for name, values in given.items()}
-    return known | {name: {**known.get(name, {}), **values} for name, values in over.items()}
-
-
-def check(select: Collection[str], ignore: Collection[str], given: Thresholds) -> None:
-    """Raise UsageError for a rule or a threshold that there is not."""
-    for name in (*select, *ignore):
-        rule_named(name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # `diagnose` warns, too
-        asked = thresholds(given)
-    for name, values in asked.items():
-        configured(name, values)
 
 
 def explanation(name: str) -> Explanation:

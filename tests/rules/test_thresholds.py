@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from commtrace.errors import UsageError
 from commtrace.rules import RULES
-from commtrace.rules._ask import configured
+from commtrace.rules._thresholds import configured
 
 
 @pytest.mark.parametrize(
