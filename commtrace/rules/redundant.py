@@ -20,7 +20,7 @@ from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.gradients import Placed, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
-from commtrace.metrics.run.objects import exchanged_objects, same_objects
+from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objects
 from commtrace.metrics.run.regathers import regathered
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
@@ -67,10 +67,9 @@ class Redundant(Rule, frozen=True):
         Accumulate under ``no_sync()`` (all but the last micro-batch), with FSDP2 after
         ``set_requires_gradient_sync(False)``, which keeps whole gradients in memory; leave out the
         barrier; reduce over the larger group once; construct DDP with
-        ``broadcast_buffers=False``; send parameters, and objects that do not
-        change, once, before the first step; keep what is
-        gathered, if it fits in memory, until the last micro-batch. The potential saving is that of
-        the run replayed without them.
+        ``broadcast_buffers=False``; send parameters, and objects that do not change, once, before
+        the first step; keep what is gathered, if it fits in memory, until the last micro-batch. The
+        potential saving is that of the run replayed without them.
 
     Blind spots
         Meaning is not in a trace. Micro-batches are known from DDP's and FSDP2's own annotations,
@@ -130,7 +129,7 @@ class Redundant(Rule, frozen=True):
             summary=f"{said.what}: {many}{ms(cost_ns)} to save",
             cost_ns=cost_ns,
             evidence=(
-                Evidence(_COUNTED[said.too_many], count, "operations", 0),
+                Evidence("needless " * said.too_many + "operations", count, "operations", 0),
                 said.evidence,
                 Evidence(
                     f"saved without them, {of_time(run)}",
@@ -189,7 +188,6 @@ def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))
 
 
-_COUNTED = {True: "needless operations", False: "operations"}
 _EDITS = {_needless.objects: without_objects, _needless.pickled: as_tensors}
 
 

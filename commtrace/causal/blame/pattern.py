@@ -251,10 +251,11 @@ def _in_turn(run: Measures, who: Suspects, lag_ns: Lags, stalls_ns: Float64) -> 
     As many ranks as can, or several others that are the last in as many steps as these stall in.
     Where it is no computing of these that stalls, what others compute longer is no stall.
     """
-    ranks, late = _excess(run, lag_ns)
     if who.made == "sure":
         surely = np.nan_to_num(more_surely_ns(run))
         ranks, late = by_rank_and_step(run_graph(run).calls, surely)
+    else:
+        ranks, late = _excess(run, lag_ns)
     stalls = late >= _HALF * stalls_ns.mean()
     in_turn = min(int(stalls.any(axis=side).sum()) for side in (0, 1))
     last = ranks[late.argmax(axis=0)][stalls.any(axis=0)]

@@ -11,8 +11,8 @@ from commtrace.arrays import (
     Bool,
     Int64,
     codes,
-    distinct,
     first_rows,
+    grouped,
     in_order,
     least,
     most,
@@ -52,9 +52,11 @@ def same_objects(rows: Rows) -> Bool:
     same = sent_bytes == quantiles(whose, sent_bytes, 50, first.size)[whose]
     same &= sent_bytes >= _LEAST_BYTES
     at = _in_every_step(rows, at[same[cell]])
-    group = codes(rows.coded("communicator"))[at]
-    its = (at[group == one] for one in distinct(group))
-    return _flags(rows, *(some for some in its if _only_pickles(rows, some)))
+    if not at.size:
+        return _flags(rows, at)
+    own = _own_ns(rows)
+    its = (at[some] for some in grouped(rows.coded("communicator").take(at)))
+    return _flags(rows, *(some for some in its if _only_pickles(rows, some, *own)))
 
 
 def exchanged_objects(rows: Rows) -> Bool:
@@ -74,6 +76,8 @@ def _in_steps(rows: Rows, of_lengths: str, of_objects: tuple[str, ...]) -> Int64
 
 def _in_every_step(rows: Rows, at: Int64) -> Int64:
     """Those of some rows whose group has one in each of its rank's steps, but for one."""
+    if not at.size:
+        return at
     rank, step, sequence = (rows.ints(name) for name in ("rank", "step", "sequence"))
     known = step != NULL
     ranks = np.zeros(int(rank.max(initial=-1)) + 1, np.int64)
@@ -85,12 +89,13 @@ def _in_every_step(rows: Rows, at: Int64) -> Int64:
     return at[(count >= _STEPS) & (ranks[rank[at]] - count <= 1)]
 
 
-def _only_pickles(rows: Rows, at: Int64) -> bool:
+def _only_pickles(rows: Rows, at: Int64, before: Int64, behind: Int64) -> bool:
     """Whether senders, before they send lengths, do not much more than receivers behind objects.
 
-    Since what they called last, in any group, barriers aside, and until what they call next.
+    ``before`` and ``behind`` are what each row's rank did since what it called last, in any group,
+    barriers aside, and until what it calls next.
     """
-    rank, (before, behind) = rows.ints("rank"), _own_ns(rows)
+    rank = rows.ints("rank")
     sends = rank[at] == rows.ints("root")[at]
     times = (before[at], sends), (behind[at + 1], ~sends)
     known = [(time != NULL, who) for time, who in times]
