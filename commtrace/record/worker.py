@@ -73,8 +73,9 @@ def _record(job: Job, report: Report) -> list[Reading]:
 
 def _context(job: Job) -> Context:
     local_rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", local_rank) if job.backend == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
+    device = torch.device("cpu")
+    if job.backend == "nccl":
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     return Context(
         rank=int(os.environ["RANK"]),

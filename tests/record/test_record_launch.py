@@ -265,6 +265,21 @@ def test_backend_and_world_size_where_not_told(
     assert launch._where(backend, world_size) == chosen
 
 
+def test_ranks_share_a_device_where_nccl_is_told_to_let_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "cuda_devices", lambda: 1)
+    with pytest.raises(
+        UsageError, match=r"or NCCL 2\.30 or later with NCCL_MULTI_RANK_GPU_ENABLE=1"
+    ):
+        launch._where("nccl", 2)
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    assert launch._where("nccl", 2) == ("nccl", 2)
+    monkeypatch.setattr(launch, "cuda_devices", lambda: 0)
+    with pytest.raises(UsageError, match="2 wanted, 0 here"):
+        launch._where("nccl", 2)
+
+
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
