@@ -345,6 +345,7 @@ class Run:
         from commtrace.metrics.run.question import question
         from commtrace.metrics.run.sizes import unsized
         from commtrace.metrics.run.summary import summary
+        from commtrace.metrics.run.unrecorded_steps import slowed
         from commtrace.metrics.run.unrecorded_work import unrecorded_work
         from commtrace.metrics.run.waits import unmatched
         from commtrace.metrics.run.whole import steps_without_work
@@ -356,7 +357,7 @@ class Run:
         run = self.measures
         notes = (
             *(*self.notes, *unrecorded_work(run), *unsized(run)),
-            *(*unmatched(run), *steps_without_work(run)),
+            *(*unmatched(run), *steps_without_work(run), *slowed(run)),
         )
         return Analysis(
             run=summary(run, self.name),

@@ -67,18 +67,29 @@ class Saving(Struct, frozen=True):
         return Saving(cost_ns, on_top, round(float(np.median(step_ns)) * left))
 
 
-def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float) -> Saving:
-    """What an edit saves in a replay; where the trace shows too little for one, the estimate."""
+def saving(
+    run: Measures,
+    edit: Edit,
+    estimate_ns: float,
+    min_step_share: float,
+    of: Edit = lambda lag_ns: lag_ns,
+) -> Saving:
+    """What an edit saves in a replay; where the trace shows too little for one, the estimate.
+
+    ``of`` an edited run, in place of the one that was measured.
+    """
     try:
         need_replay(run)
-        its, measured = run_graph(run), as_measured(run)
         _need_waits(run)
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
-    alone, steps = _shorter(run, measured, edit(measured))
+    measured = as_measured(run)
+    before = of(measured)
+    alone, left = _shorter(run, before, edit(before))
     mended = mended_lags(run, min_step_share)
-    on_top = alone if mended is measured else _shorter(run, mended, edit(mended))[0]
-    return Saving(alone, on_top, int(np.median(its.step_ns - steps)))
+    without = of(mended)
+    on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
+    return Saving(alone, on_top, int(np.median(left)))
 
 
 def _need_waits(run: Measures) -> None:
@@ -90,13 +101,12 @@ def _need_waits(run: Measures) -> None:
 
 
 def _shorter(run: Measures, before: Lags, after: Lags) -> tuple[int, Int64]:
-    """What a run is shorter, and each of its steps: to the end of the last, or to its own.
+    """What a run is shorter, to the end of its last step or to its own, and each step then.
 
     Its end may be that of a rank that nobody waits for.
     """
     (was, end), (now, earlier) = (_steps_and_end(run, lag) for lag in (before, after))
-    steps = was - now
-    return max(int(steps.sum()), end - earlier, 0), steps
+    return max(int((was - now).sum()), end - earlier, 0), now
 
 
 def _steps_and_end(run: Measures, lag_ns: Lags) -> tuple[Int64, int]:

@@ -81,6 +81,8 @@ def finish(
         backend=known.get("backend"),
         world_size=int(environment["WORLD_SIZE"]),
     )
+    if steps := known.get("unrecorded_steps_ns"):
+        facts["ranks"] = [{"rank": number, "unrecorded_steps_ns": steps}]
     facts["clock_probe"] = manifest.clock_probe({number: readings})
     problem = f"rank {number}: {error}" if error else _incomplete(path, number, expected)
     if problem and not error:

@@ -125,7 +125,12 @@ class Ranks:
     @property
     def facts(self) -> dict[int, dict[str, Any]]:
         """What the ranks that have recorded tell of it."""
-        return {r.number: r.words["recorded"].facts for r in self._ranks if "recorded" in r.words}
+        ended = {r.number: r.words["done"].facts for r in self._ranks if "done" in r.words}
+        return {
+            r.number: {**r.words["recorded"].facts, **ended.get(r.number, {})}
+            for r in self._ranks
+            if "recorded" in r.words
+        }
 
     def order(self, order: Order) -> None:
         """To every rank."""

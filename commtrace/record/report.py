@@ -105,9 +105,9 @@ class Report:
         """The program has ended well, but not its recording, wherever the rank was then."""
         self._tell("error", message)
 
-    def done(self, readings: list[Reading]) -> None:
-        """The rank has done all that it had to do, and read its clock."""
-        self._tell("done", readings=readings)
+    def done(self, readings: list[Reading], facts: dict[str, Any] | None = None) -> None:
+        """The rank has done all that it had to do, read its clock, and learned this since."""
+        self._tell("done", readings=readings, facts=facts or {})
 
     def recorded(self, readings: list[Reading], facts: dict[str, Any]) -> None:
         """The rank has written its trace, and goes on."""

@@ -57,10 +57,12 @@ def main() -> None:
         report.fell_short(error)
         if not report.is_heard:  # a launcher of ours says it
             print(f"commtrace: {short}", file=sys.stderr)  # noqa: T201
+    since = recording.window.afterwards.facts()
     if not program.launched:
+        recording.facts.update(since)
         external.finish(program, recording.facts, recording.readings, error)
     if not error:
-        report.done(recording.readings)
+        report.done(recording.readings, since)
     sys.exit(status)
 
 

@@ -18,6 +18,7 @@ from commtrace.record.job import Plan
 from commtrace.record.own_profiler import OWN
 from commtrace.record.profiler import Profiler
 from commtrace.record.rank_agreement import Meeting
+from commtrace.record.steps_after import StepsAfter
 from commtrace.record.trace_file import TraceFile
 from commtrace.units import counted
 
@@ -68,6 +69,7 @@ class Window:
         self._meeting = Meeting()
         self._unsaved: str | None = None
         self._recounted_at = 0
+        self.afterwards = StepsAfter()
         self.steps_in_backward = False
 
     @property
@@ -94,6 +96,7 @@ class Window:
         """A step has ended."""
         self._ended += 1
         if self._stage is _Stage.OVER:
+            self.afterwards.end()
             return
         self._ends.append(time.monotonic())
         if self._ended == 1:
@@ -255,6 +258,7 @@ class Window:
                 self._save(None, over=False)
             except RecordError as error:  # not the program's: it goes on
                 self._unsaved = str(error)
+            self.afterwards.begin()
         else:
             self._mark()
 

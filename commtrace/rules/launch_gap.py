@@ -11,12 +11,14 @@ import numpy.typing as npt
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.edits.rank_edits import copying_within, launching_ahead, launching_at_once
+from commtrace.causal.own_pace import at_own_pace
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
+from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._idle import (
@@ -89,8 +91,8 @@ class LaunchGap(Rule, frozen=True):
             if not found:
                 continue
             worst = max(found, key=lambda one: one.total_ns)
-            edit = mended or _launching(run, found)
-            gain = saving(run, edit, worst.total_ns, self.min_step_share)
+            edit, of = mended or _launching(run, found), self._unrecorded(run)
+            gain = saving(run, edit, worst.total_ns, self.min_step_share, of)
             gain = gain.at_most(starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
@@ -147,6 +149,10 @@ class LaunchGap(Rule, frozen=True):
 
         return edit
 
+    def _unrecorded(self, run: Measures) -> Edit:
+        """Hosts launch as fast as they do when nobody records them, where that is known."""
+        return lambda lag_ns: at_own_pace(run, lag_ns, round(1e3 * self.max_gap_us))
+
     def _of_gaps(self, found: Idle, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
         bordering, bucket = self._bordering(line, self._gaps(line), run)
@@ -171,7 +177,7 @@ class LaunchGap(Rule, frozen=True):
             ),
             advice=(
                 f"{bucket}fuse kernels (torch.compile), capture CUDA graphs, or give each more "
-                "to do; unrecorded, a host launches faster: time a step without the profiler first"
+                f"to do; {_recorded(run)}"
             ),
             confidence="medium",
         )
@@ -316,6 +322,17 @@ def _launching(run: Measures, found: list[Idle]) -> Edit:
         return lag
 
     return edit
+
+
+def _recorded(run: Measures) -> str:
+    """What recording has to do with it."""
+    its = pace(run)
+    if its is None:
+        return "unrecorded, a host launches faster: time a step without the profiler first"
+    return (
+        f"the saving is of an unrecorded step, which takes {ms(its.unrecorded_ns)} in the median, "
+        f"not {ms(its.recorded_ns)}"
+    )
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:

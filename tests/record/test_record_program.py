@@ -405,6 +405,20 @@ def test_under_torchrun_each_process_becomes_its_rank(train: str, tmp_path: Path
     assert content["status"] == "complete"
     assert (content["backend"], content["world_size"]) == ("gloo", 2)
     assert [file["rank"] for file in content["files"]] == [0, 1]
+    assert "ranks" not in content  # no step behind the window that settled
+
+
+@pytest.mark.parametrize("torchrun", [False, True])
+def test_steps_behind_the_window_are_timed(train: str, tmp_path: Path, torchrun: bool) -> None:
+    prefix = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    words = command(*([] if torchrun else ["-n", 2]), "--steps", 3, "-o", "out", "--", train)
+    under = [*prefix, "--standalone", "--no-python", *words] if torchrun else words
+    subprocess.run([*under, "none", "25"], cwd=tmp_path, capture_output=True, check=True)
+    ranks = manifest(tmp_path / "out")["ranks"]
+    assert [its["rank"] for its in ranks] == ([0] if torchrun else [0, 1])
+    for its in ranks:  # the window is of the steps 5 to 7, and three more settle
+        assert len(its["unrecorded_steps_ns"]) == 25 - 7 - 3
+        assert all(time_ns > 0 for time_ns in its["unrecorded_steps_ns"])
 
 
 def test_under_torchrun_a_rank_that_hangs_says_so_and_ends(

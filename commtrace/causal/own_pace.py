@@ -1,0 +1,53 @@
+"""A run whose hosts launch as fast as they do when nobody records it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Int64
+from commtrace.causal.edits.run_edits import step_ns
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.run.builder import HOST
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.metrics.run.unrecorded_steps import pace
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["at_own_pace"]
+
+_LEAST = 1 / 4  # of the time that a launch took while it was recorded
+_TRIES = 6  # halves: to 1 % of it
+_LITTLE = 0.97  # of a step: recording slows it by less than steps differ
+
+
+def at_own_pace(run: Measures, lag_ns: Lags, most_ns: int) -> Lags:
+    """These lags, with hosts as much faster as makes the median step one that is not recorded.
+
+    All that takes a host up to ``most_ns`` between two launches: longer, it does other things,
+    which recording does not slow. The same lags where nobody knows of such steps.
+    """
+    its = pace(run)
+    if its is None or its.unrecorded_ns > _LITTLE * its.recorded_ns:
+        return lag_ns
+    graph = run_graph(run).graph
+    launches = np.flatnonzero((graph.kind == HOST) & (lag_ns > 0) & (lag_ns <= most_ns))
+    wanted = its.unrecorded_ns / its.recorded_ns * _median_step(run, lag_ns)
+    low, high = _LEAST, 1.0
+    for _ in range(_TRIES):
+        middle = (low + high) / 2
+        longer = _median_step(run, _faster(lag_ns, launches, middle)) > wanted
+        low, high = (low, middle) if longer else (middle, high)
+    return _faster(lag_ns, launches, (low + high) / 2)
+
+
+def _faster(lag_ns: Lags, edges: Int64, factor: float) -> Int64:
+    lag: Int64 = lag_ns.astype(np.int64)
+    lag[edges] = np.rint(lag[edges] * factor)
+    return lag
+
+
+def _median_step(run: Measures, lag_ns: Lags) -> float:
+    return float(np.median(step_ns(run, [lag_ns])))

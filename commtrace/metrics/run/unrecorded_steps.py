@@ -1,0 +1,67 @@
+"""How long a program's steps take when nobody records them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from commtrace.diagnosis import Note
+from commtrace.measures import measure
+from commtrace.metrics.run.whole import profiler_steps
+from commtrace.units import ms
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["SLOWED", "Pace", "pace", "slowed"]
+
+SLOWED = "slowed-by-recording"
+"""The note's code."""
+_LEAST = 5
+_MUCH = 1.1
+
+
+class Pace(NamedTuple):
+    """The median step as recorded, and behind what was recorded."""
+
+    recorded_ns: int
+    unrecorded_ns: int
+
+
+@measure
+def pace(run: Measures) -> Pace | None:
+    """Of hosts' steps, the median rank's.
+
+    The recorder notes in the manifest how long steps took behind those that it recorded. None
+    where it did not, or has fewer than five of a rank.
+    """
+    ranks = (run.manifest or {}).get("ranks")
+    rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
+    each = [_median(one.get("unrecorded_steps_ns")) for one in rows]
+    known = [its for its in each if its is not None]
+    recorded = profiler_steps(run).ints("duration_ns")
+    if not known or not recorded.size:
+        return None
+    return Pace(round(float(np.median(recorded))), round(float(np.median(known))))
+
+
+def slowed(run: Measures) -> tuple[Note, ...]:
+    """``slowed-by-recording``: recorded steps took over 1.1 times as long as those behind them."""
+    its = pace(run)
+    if its is None or its.recorded_ns < _MUCH * its.unrecorded_ns:
+        return ()
+    message = (
+        f"recording made steps {its.recorded_ns / its.unrecorded_ns:.2g} times as long: "
+        f"{ms(its.recorded_ns)}, and {ms(its.unrecorded_ns)} behind them (medians): unrecorded, "
+        "hosts launch faster, and what waits for them is shorter"
+    )
+    return (Note(SLOWED, message),)
+
+
+def _median(steps_ns: Any) -> float | None:
+    """Of a list that anybody can have written."""
+    if not isinstance(steps_ns, list) or len(steps_ns) < _LEAST:
+        return None
+    times = [its for its in steps_ns if isinstance(its, int) and its > 0]
+    return float(np.median(times)) if len(times) == len(steps_ns) else None

@@ -1,0 +1,38 @@
+"""How long steps take that nobody records: those behind the window."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["StepsAfter"]
+
+_SETTLES = 3
+"""Steps in which other ranks may still write their traces, and whoever needs them waits."""
+_MOST = 32
+
+
+class StepsAfter:
+    """Of the first 32 steps that nothing of a recording disturbs any more, how long each took."""
+
+    def __init__(self) -> None:
+        self._last_ns: int | None = None
+        self._left = _SETTLES + _MOST
+        self._steps_ns: list[int] = []
+
+    def begin(self) -> None:
+        """The trace is written; the program goes on."""
+        self._last_ns = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """A step has ended. Most of them are beyond those that count."""
+        if self._last_ns is None or not self._left:
+            return
+        now = time.perf_counter_ns()
+        self._left -= 1
+        if self._left < _MOST:
+            self._steps_ns.append(now - self._last_ns)
+        self._last_ns = now
+
+    def facts(self) -> dict[str, list[int]]:
+        """``unrecorded_steps_ns``, or nothing where there was none."""
+        return {"unrecorded_steps_ns": self._steps_ns} if self._steps_ns else {}
