@@ -114,8 +114,37 @@ def test_a_recorded_wait_is_for_what_ran_before_the_event() -> None:
     drawn = Drawn(run)
     assert drawn.kinds("b") == {">b": "launch", "before.": "stream", "a.": "wait!"}
     assert drawn.into("b")["a."] == ("wait!", 2)
-    assert drawn.kinds("c") == {">c": "launch", "b.": "stream!"}
+    assert drawn.kinds("c") == {">c": "launch", "b.": "turn!"}
     is_sound(drawn.graph)
+
+
+def waiting_long(*, told: bool, shared_launch: bool = False) -> Drawn:
+    """``b`` starts 90 us after its launch and what ran before it, and another stream's end."""
+    run = Tiny()
+    run.kernel(0, 5, 5, name="a", launch_ns=at(0))
+    run.kernel(0, 5, 94, name="far", stream=20, launch_ns=at(1))
+    run.synchronisation(0, "Stream Wait Event", 2, stream=20)  # of whom it does not say
+    if told:
+        run.synchronisation(0, "Stream Wait Event", 3, stream=7)
+    run.kernel(0, 100, 6, name="b", launch_ns=at(4))
+    if shared_launch:
+        run.kernel(0, 106, 6, name="c", launch_ns=at(4))
+    return Drawn(run)
+
+
+def test_what_nothing_told_to_wait_waits_for_its_device_alone() -> None:
+    drawn = waiting_long(told=False)
+    assert drawn.kinds("b") == {">b": "launch", "a.": "turn!"}
+    assert explained(drawn.graph)["start"] == {"launch": 2, "turn": 1, "unexplained": 0, "first": 0}
+    is_sound(drawn.graph)
+
+
+def test_what_was_told_to_wait_may_wait_for_what_ended_just_before() -> None:
+    assert waiting_long(told=True).kinds("b")["far."] == "inferred_wait!"
+
+
+def test_what_kernels_of_one_graph_wait_for_no_call_tells() -> None:
+    assert waiting_long(told=False, shared_launch=True).kinds("b")["a."] == "stream"
 
 
 def test_a_start_soon_after_another_streams_end_has_waited_for_it() -> None:

@@ -26,6 +26,7 @@ from commtrace.causal.rank.device_waits import (
     collective_waits,
     recorded_waits,
     resumptions,
+    told_nothing,
 )
 from commtrace.causal.rank.device_work import Work
 from commtrace.causal.rank.moments import Moments
@@ -46,6 +47,7 @@ Edge = Literal[
     "run",
     "launch",
     "stream",
+    "turn",
     "wait",
     "collective",
     "inferred_wait",
@@ -87,6 +89,7 @@ class DeviceGraph(Struct, frozen=True):
         ``run``, from a start to its end;
         ``launch``, from the host's call;
         ``stream``, from the end before on the same stream;
+        ``turn``, the same where nothing told it to wait for another;
         ``wait``, from another stream's end, as the profiler recorded it;
         ``collective``, as PyTorch makes one wait, where no wait was recorded;
         ``inferred_wait``, from an end on another stream just before a start that nothing else
@@ -103,7 +106,7 @@ class DeviceGraph(Struct, frozen=True):
         whether it is the one that binds, of which there is one into each node that has any.
     ``usual_ns``
         the usual lag of each kind of edge: the lower quartile where it binds, or the least where
-        it never does; 20 us at most, of ``stream`` 6 us.
+        it never does; 20 us at most, of ``stream`` and ``turn`` 6 us.
     """
 
     node_time_ns: Int64
@@ -139,14 +142,16 @@ def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
     edges = _Edges(nodes)
     edges.add("run", nodes.start, nodes.end)
     edges.add("launch", nodes.launch, nodes.start)
-    edges.add("stream", _before(nodes, work.stream), nodes.start)
+    before, alone = _before(nodes, work.stream), told_nothing(work, syncs)
+    edges.add("stream", before[~alone], nodes.start[~alone])
+    edges.add("turn", before[alone], nodes.start[alone])
     ended, started = recorded_waits(work, syncs)
     if ended.size:
         edges.add("wait", nodes.end[ended], nodes.start[started])
     else:
         ended, started = collective_waits(work, tables["steps"])
         edges.add("collective", nodes.end[ended], nodes.start[started])
-    inferred, latent = in_other_steps(work, _just_before(nodes, edges.graph()))
+    inferred, latent = in_other_steps(work, _just_before(nodes, edges.graph(), ~alone))
     edges.add("inferred_wait", nodes.end[inferred[0]], nodes.start[inferred[1]])
     edges.add("latent_wait", nodes.end[latent[0]], nodes.start[latent[1]])
     for of, (work_row, number) in ((nodes.end, waits.ended), (nodes.start, waits.begun)):
@@ -243,7 +248,8 @@ def _usual(kind: Int64, lag_ns: Int64, binds: Bool) -> Int64:
     for number in distinct(kind).tolist():
         its = lag_ns[(kind == number) & binds]
         usual[number] = _quartile(its) if its.size else lag_ns[kind == number].min()
-    usual[EDGES.index("stream")] = min(usual[EDGES.index("stream")], NEAR_NS)
+    on_stream = [EDGES.index("stream"), EDGES.index("turn")]
+    usual[on_stream] = np.minimum(usual[on_stream], NEAR_NS)
     return np.minimum(usual, _LONGEST_NS)
 
 
@@ -260,15 +266,16 @@ def _before(nodes: Nodes, stream: Int64) -> Int64:
     return np.append(nodes.end, -1)[last]
 
 
-def _just_before(nodes: Nodes, graph: DeviceGraph) -> Pairs:
+def _just_before(nodes: Nodes, graph: DeviceGraph, may_wait: Bool) -> Pairs:
     """Work that no edge so far explains the start of, and what ended on another stream before.
 
-    Soon before: as long as known waits take, and 6 us.
+    Soon before: as long as known waits take, and 6 us. ``may_wait`` says which work can have
+    been told to.
     """
     edge = graph.binding[nodes.start]
     usual_ns = np.append([graph.usual_ns[kind] for kind in EDGES], 0)[graph.edge_kind[edge]]
     late = (edge >= 0) & (graph.edge_lag_ns[edge] - usual_ns > NEAR_NS)
-    started = np.flatnonzero(late)
+    started = np.flatnonzero(late & may_wait)
     by_end = np.argsort(nodes.end)
     last = np.searchsorted(nodes.end[by_end], nodes.start[started]) - 1
     ended = by_end[last]
@@ -284,15 +291,16 @@ def explained(graph: DeviceGraph, within_ns: int = NEAR_NS) -> dict[str, dict[st
     """How many starts, and how many of the host's resumptions, each kind of edge explains.
 
     That is where an edge of the kind binds with a lag up to ``within_ns``; of ``launch`` and
-    ``call``, the host's own work, with whatever lag was measured. ``unexplained`` are those that
-    another kind binds with a longer one, ``first`` those that nothing comes before.
+    ``call``, the host's own work, and of ``turn``, where there is nothing but the device to
+    wait for, with whatever lag was measured. ``unexplained`` are those that another kind binds
+    with a longer one, ``first`` those that nothing comes before.
     """
     counts: dict[str, dict[str, int]] = {}
     for node in ("start", "resume"):
         edge = graph.binding[graph.node_kind == NODES.index(node)]
         bound = edge[edge >= 0]
         kind = graph.edge_kind[bound]
-        own = np.isin(kind, [EDGES.index("launch"), EDGES.index("call")])
+        own = np.isin(kind, [EDGES.index(name) for name in ("launch", "call", "turn")])
         near = own | (graph.edge_lag_ns[bound] <= within_ns)
         each = np.bincount(kind[near], minlength=len(EDGES)).tolist()
         counts[node] = {str(name): n for name, n in zip(EDGES, each, strict=True) if n}

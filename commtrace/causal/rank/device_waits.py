@@ -20,6 +20,7 @@ __all__ = [
     "collective_waits",
     "recorded_waits",
     "resumptions",
+    "told_nothing",
 ]
 
 NEAR_NS = 6_000
@@ -50,6 +51,23 @@ def recorded_waits(work: Work, synchronisations: Rows) -> Pairs:
     recorded = synchronisations.ints("recorded_ns")[rows]
     ended = work.launched.last(awaited[rows], np.where(recorded == NULL, called, recorded))
     return _existing(ended, work.launched.next(waits[rows], called))
+
+
+def told_nothing(work: Work, synchronisations: Rows) -> Bool:
+    """Which work nothing told to wait for another stream, since what its stream was given before.
+
+    None where the profiler recorded no such waits, of what no launch is known of, and of a CUDA
+    graph's, whose own order is not recorded. What a wait is for PyTorch 2.11 does not say.
+    """
+    waits = work.stream_numbers(synchronisations, "stream")
+    rows = np.flatnonzero(synchronisations.coded("kind").being("Stream Wait Event") & (waits >= 0))
+    alone = (work.thread >= 0) & bool(rows.size)
+    told = work.launched.next(waits[rows], synchronisations.ints("start_ns")[rows])
+    alone[told[told >= 0]] = False
+    order = np.lexsort((work.launch_ns, work.thread))
+    same = (np.diff(work.thread[order]) == 0) & (np.diff(work.launch_ns[order]) == 0)
+    alone[order[1:][same]] = alone[order[:-1][same]] = False
+    return alone
 
 
 def collective_waits(work: Work, steps: Rows) -> Pairs:
