@@ -11,9 +11,10 @@ import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int32, Int64, codes, sorted_by
 from commtrace.causal.replay.graph import DROPPED, Change, Lags, changed, changes
-from commtrace.causal.run.builder import HOSTS, JOIN, LAUNCH, QUEUE
+from commtrace.causal.run.builder import HOSTS, JOIN, LAUNCH, QUEUE, WAIT
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import OwnWork, own_work
+from commtrace.measures import measure
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -262,11 +263,36 @@ def scaled(
         edges, at = its.own[some][mine], (call[mine], column[mine])
         wanted = wanted_ns[row[at[0]], at[1]]
         factor = factors(work.on_clock(work.own_ns[at], at), work.on_clock(wanted, at))
+        others, of = _beside(run)
+        near = np.minimum(np.searchsorted(edges, of), max(edges.size - 1, 0))
+        others, near = others[(there := np.append(edges, -1)[near] == of)], near[there]
+        edges, factor = np.append(edges, others), np.append(factor, factor[near])
         edited = np.rint(lag[edges] * factor).astype(np.int64)
         other = edited != lag[edges]
         found.append((edges[other], edited[other]))
     edges, lags = map(np.concatenate, zip(*found, strict=True))
     return edges, lags
+
+
+@measure
+def _beside(run: Measures) -> tuple[Int32, Int32]:
+    """What would hold back a start, or a host that resumes, were its own lag shorter.
+
+    A start's launch or stream, and a host's call: these edges, and beside each of them the one
+    that is part of a segment.
+    """
+    its = run_graph(run)
+    graph, own = its.graph, its.own
+    lags = own[np.isin(graph.kind[own], (LAUNCH, QUEUE, JOIN))]
+    if not lags.size:
+        return lags, lags
+    lag_to: Int32 = np.full(graph.time_ns.size, -1, dtype=np.int32)
+    lag_to[graph.target[lags]] = lags
+    is_other = np.isin(graph.kind, (LAUNCH, QUEUE, WAIT))
+    is_other[own] = False
+    others = np.flatnonzero(is_other).astype(np.int32)
+    beside = lag_to[graph.target[others]]
+    return others[beside >= 0], beside[beside >= 0]
 
 
 def factors(own_ns: Int32 | Int64 | Float64, wanted_ns: Float64) -> Float64:

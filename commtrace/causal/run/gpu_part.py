@@ -12,6 +12,7 @@ from commtrace.causal.rank.device_graph import EDGES, NODES, DeviceGraph, explai
 from commtrace.causal.rank.device_work import rank_tables
 from commtrace.causal.rank.moments import Moments
 from commtrace.causal.rank.rank_graph import rank_graph
+from commtrace.causal.rank.round_trips import round_trips
 from commtrace.causal.run.builder import (
     COPY,
     DEVICE,
@@ -37,6 +38,7 @@ _KIND = {
     "run": DEVICE,
     "launch": LAUNCH,
     "stream": QUEUE,
+    "turn": QUEUE,
     "wait": JOIN,
     "collective": JOIN,
     "inferred_wait": JOIN,
@@ -48,6 +50,7 @@ _KIND = {
 }
 _KINDS = np.asarray([_KIND[name] for name in EDGES])
 _START, _END, _LAUNCH = (NODES.index(name) for name in ("start", "end", "launch"))
+_LAGS = (LAUNCH, QUEUE, JOIN)  # kinds of which those in round trips are a rank's own
 _SOON_NS = 15_000  # after what it waited for, all that is to be done starts
 _UNEXPLAINED_NS = 20_000  # a stream that is idle for longer: something that the trace lacks
 
@@ -85,6 +88,8 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     launched = _launched(run, rank, tables, time, its)
     over_ns = _over_ns(run, rank, tables)
     segment = _segments(made, rows, launched, its, over_ns)
+    communicates[end[kernel]] = True
+    segment[~np.isin(kind, OWN) & ~round_trips(its, communicates)] = -1
     for each in distinct(kind[kept]).tolist():
         which = kept & (kind == each)
         made.edges(
@@ -92,7 +97,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             nodes[its.edge_from[which]],
             nodes[its.edge_to[which]],
             its.edge_lag_ns[which],
-            segment[which] if each in OWN else None,
+            segment[which] if each in (*OWN, *_LAGS) else None,
         )
     _work_on(made, rank, rows, nodes, time, its, np.flatnonzero(works_on), over_ns)
     _begin(run, made, tables, rank, rows, nodes, its)
@@ -162,7 +167,7 @@ def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph, ove
 
     Not in that of the device: what runs while another call waits is elsewhere on every rank.
     """
-    on_host = np.isin(_KINDS[its.edge_kind], (HOST,))
+    on_host = np.isin(_KINDS[its.edge_kind], (HOST,)) | (its.edge_kind == EDGES.index("resume"))
     starts = its.node_kind == _START
     moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
     return _calls_from(made, rows, moment, over_ns)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import NULL, Float64, Int32, Int64, distinct, ranges, sorted_by
 from commtrace.causal.replay.graph import Graph
-from commtrace.causal.run.builder import DEVICES, FEED, HOST, HOSTS, MEET, TRANSFER, Builder
+from commtrace.causal.run.builder import COPY, DEVICE, DEVICES, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of, shares_kernel
 from commtrace.causal.run.gpu_part import add_gpus
 from commtrace.causal.run.host_part import add_hosts
@@ -107,8 +107,8 @@ class RunGraph:
     @passing
     def own_column(self) -> npt.NDArray[np.int8]:
         """Which column of own work each of these edges is of."""
-        on_host = np.isin(self.graph.kind[self.own], (HOST, FEED))
-        return np.where(on_host, HOSTS, DEVICES).astype(np.int8)
+        on_device = np.isin(self.graph.kind[self.own], (DEVICE, COPY))
+        return np.where(on_device, DEVICES, HOSTS).astype(np.int8)
 
     def own_of(self, edges: Int32 | Int64) -> Int64:
         """Which of the edges that are part of a segment some edges are; -1 for others."""

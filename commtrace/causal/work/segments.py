@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from commtrace.arrays import Bool, Float64, Int32, Int64, Signed, narrow, rows_by
 from commtrace.causal.replay.graph import Lags
-from commtrace.causal.run.builder import COPY, DEVICES, FEED, HOSTS
+from commtrace.causal.run.builder import COPY, DEVICES, FEED, HOSTS, LAUNCH, QUEUE
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.busy import host_busy
 from commtrace.causal.work.on_core import OnCore, lags_on_cores, on_core
@@ -186,9 +186,11 @@ def own_parts(run: Measures) -> Mapping[Cause, Int32 | Int64]:
     with_gpu = np.zeros(int(its.calls.rank.max()) + 1, dtype=np.bool_)
     with_gpu[its.calls.rank[~its.calls.on_cpu]] = True
     add("copy", segment[copies], lag[copies])
+    asks = np.isin(its.graph.kind[its.own], (LAUNCH, QUEUE))
+    add("host", segment[asks], lag[asks])  # it is the host that goes to the device and back
     computes = on_device & ~copies
     add("compute", segment[computes], lag[computes])
-    on_host = np.flatnonzero(~on_device & ~feeds)  # what it feeds is a copy already
+    on_host = np.flatnonzero(~on_device & ~feeds & ~asks)  # what it feeds is a copy already
     every_end = its.graph.time_ns[its.graph.target[its.own[on_host]]]
     for (one,), at in rows_by(rank[on_host]).items():
         mine, end, found = on_host[at], every_end[at], own_intervals(run, one)
