@@ -39,6 +39,7 @@ class Rank:
     rank: int
     n: int
     settings: dict[str, Any]
+    on_gpu: bool = False
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -178,7 +179,7 @@ def _decomposed_all_reduce(r: Rank) -> Iterator[Call]:
 
 
 def _broadcast_precision(r: Rank) -> Iterator[Call]:
-    elements = int(r.settings["elements"]) or 1_000_000
+    elements = int(r.settings["elements"]) or (100_000_000 if r.on_gpu else 1_000_000)
     for dtype in ("float32", "float16", "bfloat16"):
         yield r.in_place("broadcast", dtype, elements * WIDTH[dtype], dtype=dtype, root=0)
 
@@ -237,12 +238,12 @@ CALLS: dict[str, Callable[[Rank], Iterator[Call]]] = {
 def expected(manifest: dict[str, Any]) -> dict[str, Any]:
     """What ``expected.json`` says of a recording: each rank's calls, in order, in every step."""
     name, settings = manifest["workload"]["name"], manifest["workload"]["settings"]
-    n = manifest["world_size"]
+    n, on_gpu = manifest["world_size"], manifest["backend"] == "nccl"
     return {
         "workload": name,
         "steps": list(range(1, manifest["iterations"] + 1)),
         "calls_per_step": {
-            str(rank): [asdict(call) for call in CALLS[name](Rank(rank, n, settings))]
+            str(rank): [asdict(call) for call in CALLS[name](Rank(rank, n, settings, on_gpu))]
             for rank in range(n)
         },
     }

@@ -10,9 +10,9 @@ import json
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import reconstruct_copies
 import reconstruct_p2p
@@ -20,7 +20,7 @@ from expected import expected
 from slim import slim_folder
 
 from commtrace.record import record_program
-from commtrace.record.launch import record
+from commtrace.record.launch import cuda_devices, record
 
 HERE = Path(__file__).parent
 WORLD_SIZE = 4
@@ -33,11 +33,12 @@ class Recording:
     workload: str
     settings: dict[str, str] = field(default_factory=dict)
     variant: str = ""
+    backend: Literal["gloo", "nccl"] = "gloo"
 
     @property
     def folder(self) -> Path:
         """Where it is kept."""
-        return HERE / self.workload / f"gloo-{WORLD_SIZE}{self.variant}"
+        return HERE / self.workload / f"{self.backend}-{WORLD_SIZE}{self.variant}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ OPERATIONS = (
     *("broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter"),
     *("all_to_all", "barrier", "send_recv", "isend_irecv"),
 )
-RECORDINGS = (
+KEPT = ("iterations", "variant", "delay_ms")  # a GPU need not be spared otherwise
+ON_CPUS = (
     *(Recording(name) for name in OPERATIONS),
     Recording("decomposed_all_reduce", {"iterations": "10"}),
     Recording(
@@ -67,6 +69,11 @@ RECORDINGS = (
     Recording("pipeline", {"width": "256", "micro_batches": "4"}),
     Recording("ddp_training", {"width": "256", "layers": "4", "bucket_mb": "0.5"}),
 )
+ON_GPUS = tuple(
+    replace(its, backend="nccl", settings={k: v for k, v in its.settings.items() if k in KEPT})
+    for its in ON_CPUS
+)
+RECORDINGS = (*ON_CPUS, *ON_GPUS)
 
 PROGRAMS = {
     "slow_ddp": {
@@ -87,7 +94,7 @@ def make(recording: Recording) -> None:
             recording.workload,
             settings=recording.settings,
             world_size=WORLD_SIZE,
-            backend="gloo",
+            backend=recording.backend,
             out=Path(scratch, "recording"),
         )
         slim_folder(made)
@@ -126,8 +133,8 @@ def _text(truth: dict[str, object]) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Make the recordings of these workloads, or all."""
-    for recording in RECORDINGS:
+    """Make the recordings of these workloads, or all; without a GPU those of NCCL stay."""
+    for recording in RECORDINGS if cuda_devices() else ON_CPUS:
         if not names or recording.workload in names:
             print(recording.folder.relative_to(HERE), flush=True)
             make(recording)

@@ -20,7 +20,7 @@ from commtrace.reader.json.events import Arguments
 
 HOST = "host"
 CATEGORIES = {
-    *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "ac2g"),
+    *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cuda_sync", "ac2g"),
     *("user_annotation", "gpu_user_annotation"),
 }
 METADATA = {"process_name", "process_labels", "thread_name"}

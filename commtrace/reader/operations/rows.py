@@ -128,6 +128,9 @@ def row(
     size = (
         comms.full_size_bytes(facts.op, in_bytes, out_bytes, whole.group_size) if facts.op else None
     )
+    if is_root is False:  # NCCL tells every rank of the root's buffer
+        in_bytes = 0 if facts.op == "scatter" else in_bytes
+        out_bytes = 0 if facts.op == "gather" else out_bytes
     return {
         "group": place.group.name if place.group is not None else None,
         "seq": _fitting(place.seq),
