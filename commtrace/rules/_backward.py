@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, rows_by
 from commtrace.intervals import subtract, total, union
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.exposed_calls import exposed_ns, most_exposed
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["Hideable", "hideable", "of_backward"]
+__all__ = ["REDUCTIONS", "Hideable", "backward_alone_ns", "hideable", "of_backward"]
 
-_REDUCTIONS = frozenset(("all_reduce", "reduce_scatter"))
+REDUCTIONS = frozenset(("all_reduce", "reduce_scatter"))
 
 
 def of_backward(kernels: Rows, steps: Rows) -> Bool:
@@ -59,7 +59,7 @@ def hideable(run: Measures) -> Hideable | None:
     """
     op, _ = most_exposed(run)
     rows = run.rows("collectives")
-    if op not in _REDUCTIONS or not has_steps(run):
+    if op not in REDUCTIONS or not has_steps(run):
         return None
     reduces = rows.coded("op").being(op) & phases(run).being("backward")
     known = np.flatnonzero(rows.coded("op").known)
@@ -69,7 +69,19 @@ def hideable(run: Measures) -> Hideable | None:
     exposed[reduces[known]] = 0
     calls = run.rows("collectives", known)
     at = rows_by(calls.ints("rank"), calls.coded("device"))
-    backward, others = [], []
+    backward = backward_alone_ns(run)
+    if backward is None:
+        return None
+    others = [int(exposed[at.get(place, [])].sum()) for place in backward]
+    return Hideable(float(np.median([*backward.values()])), float(np.median(others)))
+
+
+def backward_alone_ns(run: Measures) -> dict[Device, int] | None:
+    """What backward computes on each device that communicates, with no communication beside it.
+
+    None where nothing tells, or no device communicates.
+    """
+    backward: dict[Device, int] = {}
     for place, done in device_work(run).items():
         if done.compute is None or not done.communication[0].size:
             continue
@@ -80,8 +92,5 @@ def hideable(run: Measures) -> Hideable | None:
             return None
         begun = kernels.ints("start_ns")
         computes = union(begun, begun + kernels.ints("duration_ns"))
-        backward.append(total(subtract(computes, done.communication)))
-        others.append(int(exposed[at.get(place, [])].sum()))
-    if not backward:
-        return None
-    return Hideable(float(np.median(backward)), float(np.median(others)))
+        backward[place] = total(subtract(computes, done.communication))
+    return backward or None

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commtrace.causal.edits.run_edits import as_measured, saved_by, without_waits
+import numpy as np
+
+from commtrace.causal.edits.run_edits import (
+    as_measured,
+    needing_nobody,
+    saved_by,
+    without_waits,
+)
 from commtrace.causal.edits.wait_edits import called_earlier
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import mended_lags
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.rules._overlapped import gathers_parameters, needed_at_once
+from commtrace.rules._backward import REDUCTIONS, backward_alone_ns
+from commtrace.rules._overlapped import (
+    beside_compute,
+    gathers_parameters,
+    needed_at_once,
+    starts_late,
+)
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["hidden_ns"]
+__all__ = ["beside_backward_ns", "hidden_ns"]
 
 
 def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
@@ -38,6 +51,32 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
         waiting, *earlier = each.sum(axis=0).tolist()
         enough = [its for its in earlier if worth_reporting(its, run, min_step_share)]
         return max(float(min(waiting, gain, *enough)), 0.0)
+
+    measured, mended = as_measured(run), mended_lags(run, min_step_share)
+    alone = hidden(measured)
+    return alone, round(alone if mended is measured else hidden(mended))
+
+
+def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
+    """What is saved if gradients were reduced while backward runs, which are so behind it.
+
+    By the program itself, on the stream that computes: their time, at most the gain and what
+    backward computes with no communication beside it. In all, and with late ranks already mended.
+    """
+    op, _ = most_exposed(run)
+    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op or ""))
+    if op not in REDUCTIONS or not starts_late(run, rows):
+        return 0.0, 0
+    rows = rows[beside_compute(run, rows)]
+    backward = backward_alone_ns(run) if rows.size else None
+    if backward is None:
+        return 0.0, 0
+    most = min(gain, float(np.median([*backward.values()])))
+    which = np.isin(run_graph(run).calls.row, rows)
+
+    def hidden(lag_ns: Lags) -> float:
+        gone = changes(lag_ns, needing_nobody(run, which, lag_ns))
+        return min(float(saved_by(run, lag_ns, [gone]).sum()), most)
 
     measured, mended = as_measured(run), mended_lags(run, min_step_share)
     alone = hidden(measured)

@@ -20,7 +20,7 @@ from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps
-from commtrace.rules._backward import of_backward
+from commtrace.rules._backward import REDUCTIONS, of_backward
 from commtrace.rules._less import fused, sharded, small
 from commtrace.units import mb, percent
 
@@ -148,6 +148,12 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         return (_WRAP if small(run, [op]) else "") + _prefetch(run, calls, rows)
     of_backward = count > 0 and bool(calls.phase.being("backward").all())
     # What backward's own thread calls when it is over holds up nothing that it could run beside.
+    if held and not of_backward and op in REDUCTIONS and starts_late(run, rows):
+        return (
+            f"{op} when backward is over hides behind nothing: start one for each bucket of "
+            "gradients as they are ready, as DDP does (register_post_accumulate_grad_hook, "
+            "async_op=True), and wait before the optimizer's step"
+        )
     if not count or (held and not (of_backward and starts_late(run, rows))):
         which = f"the {held} of {count} {op} that hold up their device"
         return (

@@ -21,7 +21,7 @@ from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, wo
 from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import far_slower_between_hosts
-from commtrace.rules._hidden import hidden_ns
+from commtrace.rules._hidden import beside_backward_ns, hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._overlapped import (
     mostly_needed_at_once,
@@ -113,6 +113,9 @@ class ExposedCommunication(Rule, frozen=True):
                     yield self._beside_full_cores(found, run, why)
                     return
                 on_top = min(on_top or 0, round(gain))
+        if replayable(run) and worth_reporting(could, run, self.min_step_share):
+            late, then = beside_backward_ns(run, could, self.min_step_share)
+            gain, on_top = (late, then) if late > gain else (gain, on_top)
         hidden = 100 * float(np.median(1 - found.exposed_ns / found.communication_ns))
         exposed = float(np.median(found.exposed_ns))
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct

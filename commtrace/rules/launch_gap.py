@@ -329,6 +329,8 @@ def _recorded(run: Measures) -> str:
     its = pace(run)
     if its is None:
         return "unrecorded, a host launches faster: time a step without the profiler first"
+    if its.unrecorded_ns >= its.recorded_ns:
+        return "steps took as long when nobody recorded them"
     return (
         f"the saving is of an unrecorded step, which takes {ms(its.unrecorded_ns)} in the median, "
         f"not {ms(its.recorded_ns)}"
