@@ -85,7 +85,7 @@ class ColdStart(Rule, frozen=True):
         host's call.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "launch-gap")
 
     slower: float = 2.0
     others: int = 3

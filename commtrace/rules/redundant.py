@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
+from commtrace.causal.edits.not_issued import not_issued
 from commtrace.causal.edits.object_edits import as_tensors, without_objects
-from commtrace.causal.edits.run_edits import as_measured, needing_nobody, saved_by
+from commtrace.causal.edits.run_edits import as_measured, saved_by
+from commtrace.causal.own_pace import at_own_pace
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
@@ -34,6 +36,9 @@ from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+
+
+_LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
 
 
 class Redundant(Rule, frozen=True):
@@ -82,7 +87,7 @@ class Redundant(Rule, frozen=True):
         but not counted.
     """
 
-    explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "jitter")
+    explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "jitter", "launch-gap")
     moots: ClassVar[tuple[str, ...]] = ("latency-bound", "byte-inflation", "full-precision-payload")
 
     min_step_share: float = 0.02
@@ -101,8 +106,9 @@ class Redundant(Rule, frozen=True):
         if _unsized(run):
             every = sequences(run, barriers=True, unsized=True)
             reduces = placed(run, every)
+        repeated = _repeated(run, rows, every, reduces)
         for say, found in (
-            (_needless.accumulated, _repeated(run, rows, every, reduces)),
+            (_needless.accumulated, repeated),
             (_needless.of_another, rows.take(of_another_pass(rows, gradients))),
             (_needless.barrier, needless_barriers(every)),
             (_needless.twice, reduced_twice(run, rows)),
@@ -110,11 +116,11 @@ class Redundant(Rule, frozen=True):
             (_needless.averaged_again, rows.take(averaged_again(run, rows))),
             (_needless.sent_again, rows.take(again)),
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
-            (_needless.regathered, rows.take(regathered(rows))),
+            (_needless.regathered, _regathered(rows, repeated)),
             (_needless.objects, rows.take(same_objects(rows))),
             (_needless.pickled, rows.take(exchanged_objects(rows))),
         ):
-            edit = _EDITS.get(say, needing_nobody)
+            edit = _EDITS.get(say, not_issued)
             cost = _cost_ns(run, found, edit) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
                 yield self._finding(run, say(found), found, _operations(found).size, cost)
@@ -188,6 +194,12 @@ def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))
 
 
+def _regathered(rows: Rows, repeated: Rows) -> Rows:
+    """Gathers of parameters that are needless, beside reductions that are all needed."""
+    others = rows.take(~np.isin(rows.ints("operation"), _operations(repeated)))
+    return others.take(regathered(others))
+
+
 _EDITS = {_needless.objects: without_objects, _needless.pickled: as_tensors}
 
 
@@ -198,7 +210,7 @@ def _operations(rows: Rows) -> Int64:
 def _cost_ns(run: Measures, rows: Rows, edit: Callable[[Measures, Bool, Lags], Lags]) -> int:
     """What is saved without these operations, replayed."""
     need_replay(run)
-    its, lag = run_graph(run), as_measured(run)
+    its, lag = run_graph(run), at_own_pace(run, as_measured(run), _LAUNCH_NS)
     needless = np.isin(its.calls.operation, _operations(rows))
     change = changes(lag, edit(run, needless, lag))
     return max(int(saved_by(run, lag, [change]).sum()), 0)

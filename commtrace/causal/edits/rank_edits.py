@@ -11,6 +11,7 @@ from commtrace.arrays import Bool, Float64, Int64, distinct, rows_of_each
 from commtrace.causal.replay.graph import DROPPED
 from commtrace.causal.run.builder import COPY, FEED, HOST, JOIN, WAIT
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "copying_within",
+    "doing_nothing_within",
     "launching_ahead",
     "launching_at_once",
     "launching_within",
@@ -41,6 +43,16 @@ def launching_within(
     at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
     launches = edges[np.isin(at, on_run(run, rank, launch_ns))]
     lag_ns[launches] = np.minimum(lag_ns[launches], most_ns)
+
+
+def doing_nothing_within(run: Measures, rank: int, when: Intervals, lag_ns: Int64) -> None:
+    """A rank's host does not do what it did within a merged set of times, on its own clock."""
+    edges = _of_kind(run, HOST).get(rank, _NONE)
+    end = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
+    began, ended = (on_run(run, rank, times) for times in when)
+    measured = run_graph(run).graph.lag_ns[edges].astype(np.int64)
+    left = 1 - covered(end - measured, end, (began, ended)) / np.maximum(measured, 1)
+    lag_ns[edges] = np.where(measured > 0, np.rint(lag_ns[edges] * left), lag_ns[edges])
 
 
 def launching_at_once(run: Measures, rank: int, idle: Intervals, lag_ns: Int64) -> None:

@@ -1,0 +1,65 @@
+"""Calls of FSDP2 that are not made: their hosts' part of it, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from commtrace.causal.edits.not_issued import not_issued
+from commtrace.causal.edits.run_edits import as_measured, needing_nobody, step_ns
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.measures import Measures
+from commtrace.synthetic import BASE_NS, Tiny
+
+STEP_US = 4_000
+
+
+def at(time_us: float) -> int:
+    return BASE_NS + round(1e3 * time_us)
+
+
+def gathering(*, copied_out: int = 4) -> Measures:
+    """Each step: four all_gathers; for each the host needs 200 µs, and 100 to copy out, then 300.
+
+    The GPU gathers for 50 µs and computes for 100: it waits for its host.
+    """
+    run = Tiny(ranks=2)
+    for step in range(6):
+        for rank in range(2):
+            begun = STEP_US * step
+            run.step(rank, step, begun, STEP_US)
+            for unit in range(4):
+                now = begun + 800 * unit
+                run.step(rank, step, now, 200, label=f"FSDP::all_gather (layers.{unit})")
+                called = {"size": 1 << 24, "launch_ns": at(now + 190)}
+                run.collective(rank, "all_gather", now + 195, 50, **called)
+                if unit < copied_out:
+                    label = f"FSDP::all_gather_copy_out (layers.{unit})"
+                    run.step(rank, step, now + 205, 100, label=label)
+                run.kernel(rank, now + 305, 20, launch_ns=at(now + 300))
+                run.kernel(rank, now + 605, 100, launch_ns=at(now + 600))
+            run.blocking_call(rank, "cudaDeviceSynchronize", begun + 3_300, 20)
+    return run.trace()
+
+
+def saved_us(run: Measures, which: slice) -> tuple[float, float]:
+    """A step less what is moved, and less what hosts do for it, too."""
+    calls, measured = run_graph(run).calls, as_measured(run)
+    order = np.argsort(calls.launch_ns + 0 * calls.rank, kind="stable")
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size) // 2 % 4
+    gone = np.isin(place, np.arange(4)[which])
+    edits = [edit(run, gone, measured) for edit in (needing_nobody, not_issued)]
+    steps = np.median(step_ns(run, [measured, *edits]), axis=0)
+    return (steps[0] - steps[1]) / 1e3, (steps[0] - steps[2]) / 1e3
+
+
+def test_its_host_does_nothing_for_them() -> None:
+    moved, all_of_it = saved_us(gathering(), slice(1, 4))
+    assert moved == pytest.approx(0, abs=60)
+    assert all_of_it == pytest.approx(3 * 300, rel=0.1)
+
+
+def test_where_not_all_are_copied_out_nobody_knows_which() -> None:
+    _, all_of_it = saved_us(gathering(copied_out=3), slice(1, 4))
+    assert all_of_it == pytest.approx(3 * 200, rel=0.1)
