@@ -15,6 +15,7 @@ from commtrace.causal.run.builder import HOSTS, JOIN, LAUNCH, QUEUE, WAIT
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import OwnWork, own_work
 from commtrace.measures import measure
+from commtrace.metrics.run.whole import has_steps
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -45,6 +46,7 @@ __all__ = [
 
 
 _AT_ONCE = 1 << 18  # edges of own work
+_LONGER = 1.2  # times the median tenth
 
 
 def as_measured(run: Measures) -> Lags:
@@ -250,16 +252,17 @@ def scaled(
 ) -> Change:
     """The segments of some calls take the time that is wanted of these, shared as it was.
 
-    Of the graph's ``own`` edges only some, if these are given.
+    Of the graph's ``own`` edges only some, if these are given. How a program starts stays.
     """
     its = run_graph(run)
     lag = its.graph.lag_ns if lag_ns is None else lag_ns
     row = np.cumsum(which, dtype=np.int32) - 1
+    changes_at = which & ~_starting_up(run)
     found: list[Change] = [(np.empty(0, np.int32), np.empty(0, np.int64))]
     parts = (slice(at, at + _AT_ONCE) for at in range(0, its.own.size, _AT_ONCE))
     for some in parts if own is None else (own,):
         call, column = its.own_call[some], its.own_column[some]
-        mine = which[call] if part is None else which[call] & (column == part)
+        mine = changes_at[call] if part is None else changes_at[call] & (column == part)
         edges, at = its.own[some][mine], (call[mine], column[mine])
         wanted = wanted_ns[row[at[0]], at[1]]
         factor = factors(work.on_clock(work.own_ns[at], at), work.on_clock(wanted, at))
@@ -272,6 +275,19 @@ def scaled(
         found.append((edges[other], edited[other]))
     edges, lags = map(np.concatenate, zip(*found, strict=True))
     return edges, lags
+
+
+@measure
+def _starting_up(run: Measures) -> Bool:
+    """Which calls are of a run's first tenth, where that takes longer.
+
+    How ranks start tells nothing of how they work. None of a run that has steps.
+    """
+    its = run_graph(run)
+    if has_steps(run) or its.step_ns[0] <= _LONGER * float(np.median(its.step_ns)):
+        return np.zeros(its.calls.rank.size, dtype=np.bool_)
+    first: Bool = its.step_of == 0
+    return first
 
 
 @measure
