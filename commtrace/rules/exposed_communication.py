@@ -155,7 +155,7 @@ class ExposedCommunication(Rule, frozen=True):
         op, _ = most_exposed(run)
         if op is not None and on_callers_stream(run, op):
             why = f"mostly {op}, which runs on the stream of the compute behind it"
-            advice = overlapped(run, asynchronous(run, op), op, starved=False)
+            advice = asked(run, op) + overlapped(run, asynchronous(run, op), op, starved=False)
             yield self._unsaved(found, run, op, self.large_step_share, why, advice)
 
     def _behind_backward(self, found: _Devices, run: Measures, behind: Hideable) -> Finding:

@@ -279,14 +279,14 @@ def scaled(
 
 @measure
 def _starting_up(run: Measures) -> Bool:
-    """Which calls are of a run's first tenth, where that takes longer.
+    """Which calls are of a run's first tenth, where that takes longer for each.
 
     How ranks start tells nothing of how they work. None of a run that has steps.
     """
     its = run_graph(run)
-    if has_steps(run) or its.step_ns[0] <= _LONGER * float(np.median(its.step_ns)):
-        return np.zeros(its.calls.rank.size, dtype=np.bool_)
-    first: Bool = its.step_of == 0
+    each = its.step_ns / np.maximum(np.bincount(its.step_of, minlength=its.step_ns.size), 1)
+    longer = each[0] > _LONGER * np.median(each)
+    first: Bool = (its.step_of == 0) & longer & (not has_steps(run))
     return first
 
 
