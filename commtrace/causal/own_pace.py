@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Int64
-from commtrace.causal.edits.run_edits import step_ns
+from commtrace.causal.edits.run_edits import as_measured, step_ns
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.builder import HOST
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.measures import measure
 from commtrace.metrics.run.unrecorded_steps import pace
 
 if TYPE_CHECKING:
@@ -29,24 +30,29 @@ def at_own_pace(run: Measures, lag_ns: Lags, most_ns: int) -> Lags:
     All that takes a host up to ``most_ns`` between two launches: longer, it does other things,
     which recording does not slow. The same lags where nobody knows of such steps.
     """
+    factor = _factor(run, most_ns)
+    return lag_ns if factor == 1 else _faster(run, lag_ns, most_ns, factor)
+
+
+@measure
+def _factor(run: Measures, most_ns: int) -> float:
+    """How much of its time a launch takes when nobody records it; all of it if nobody knows."""
     its = pace(run)
     if its is None or its.unrecorded_ns > _LITTLE * its.recorded_ns:
-        return lag_ns
-    graph = run_graph(run).graph
-    launches = np.flatnonzero((graph.kind == HOST) & (lag_ns > 0) & (lag_ns <= most_ns))
-    wanted = its.unrecorded_ns / its.recorded_ns * _median_step(run, lag_ns)
+        return 1.0
+    measured = as_measured(run)
+    wanted = its.unrecorded_ns / its.recorded_ns * _median_step(run, measured)
     low, high = _LEAST, 1.0
     for _ in range(_TRIES):
         middle = (low + high) / 2
-        longer = _median_step(run, _faster(lag_ns, launches, middle)) > wanted
+        longer = _median_step(run, _faster(run, measured, most_ns, middle)) > wanted
         low, high = (low, middle) if longer else (middle, high)
-    return _faster(lag_ns, launches, (low + high) / 2)
+    return (low + high) / 2
 
 
-def _faster(lag_ns: Lags, edges: Int64, factor: float) -> Int64:
-    lag: Int64 = lag_ns.astype(np.int64)
-    lag[edges] = np.rint(lag[edges] * factor)
-    return lag
+def _faster(run: Measures, lag_ns: Lags, most_ns: int, factor: float) -> Int64:
+    launches = (run_graph(run).graph.kind == HOST) & (lag_ns > 0) & (lag_ns <= most_ns)
+    return np.where(launches, np.rint(lag_ns * factor), lag_ns).astype(np.int64)
 
 
 def _median_step(run: Measures, lag_ns: Lags) -> float:

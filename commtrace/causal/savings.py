@@ -61,10 +61,9 @@ class Saving(Struct, frozen=True):
         """The same, where no more can be saved than that; None is no limit."""
         if cost_ns is None or self.why is not None or self.cost_ns <= cost_ns:
             return self
-        step_ns = run_graph(run).step_ns
-        left = 1 - cost_ns / max(int(step_ns.sum()), 1)
+        more = (self.cost_ns - cost_ns) / max(len(run_graph(run).step_ns), 1)
         on_top = min(self.on_top_ns or 0, cost_ns)
-        return Saving(cost_ns, on_top, round(float(np.median(step_ns)) * left))
+        return Saving(cost_ns, on_top, round((self.replayed_step_ns or 0) + more))
 
 
 def saving(

@@ -127,6 +127,7 @@ class Window:
 
     def _start_again(self) -> None:
         self._recounted_at = self._ended
+        self.afterwards = StepsAfter()  # those were an optimizer's
         self._unmark()
         self._profiler.stop()
         self._profiler = self._whole = Profiler()

@@ -18,12 +18,12 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import mended_lags
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.rules._backward import REDUCTIONS, backward_alone_ns
+from commtrace.rules._backward import backward_alone_ns
 from commtrace.rules._overlapped import (
     beside_compute,
     gathers_parameters,
     needed_at_once,
-    starts_late,
+    of_gradients_late,
 )
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tup
     backward computes with no communication beside it. In all, and with late ranks already mended.
     """
     op, _ = most_exposed(run)
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op or ""))
-    if op not in REDUCTIONS or not starts_late(run, rows):
+    if op is None or not of_gradients_late(run, op):
         return 0.0, 0
+    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
     rows = rows[beside_compute(run, rows)]
     backward = backward_alone_ns(run) if rows.size else None
     if backward is None:

@@ -15,7 +15,7 @@ from commtrace.metrics.rank.exposed_calls import (
     exposed_ns,
     most_exposed,
 )
-from commtrace.metrics.rank.phases import launching_threads
+from commtrace.metrics.rank.phases import launching_threads, phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
@@ -34,6 +34,7 @@ __all__ = [
     "gathers_parameters",
     "mostly_needed_at_once",
     "needed_at_once",
+    "of_gradients_late",
     "on_callers_stream",
     "overlapped",
     "starts_late",
@@ -72,6 +73,7 @@ _WRAP = (
     "wrap larger modules (fully_shard a block, not each of its layers): most of so small "
     "all_gathers is latency; "
 )
+_GRADIENTS_BYTES = 1_000_000  # of a step
 _ONE_BUCKET = 0.9  # of the bytes: nothing is left to run beside it
 _REST = 0.05  # of backward: what the last gradients are made with, and packed
 _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backward
@@ -148,7 +150,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         return (_WRAP if small(run, [op]) else "") + _prefetch(run, calls, rows)
     of_backward = count > 0 and bool(calls.phase.being("backward").all())
     # What backward's own thread calls when it is over holds up nothing that it could run beside.
-    if held and not of_backward and op in REDUCTIONS and starts_late(run, rows):
+    if held and not of_backward and of_gradients_late(run, op):
         return (
             f"{op} when backward is over hides behind nothing: start one for each bucket of "
             "gradients as they are ready, as DDP does (register_post_accumulate_grad_hook, "
@@ -211,6 +213,24 @@ def starts_late(run: Measures, rows: Int64) -> bool:
     late = kernels.ints("launch_ns") > first[np.searchsorted(numbers, kernels.ints("step"))]
     time_ns = kernels.ints("duration_ns")
     return bool(time_ns[late].sum() <= _REST * time_ns.sum()) and time_ns.size > 0
+
+
+def of_gradients_late(run: Measures, op: str) -> bool:
+    """Whether an operation is a program's own reduction of its gradients, when backward is over.
+
+    Of as many bytes as gradients have, and with nothing reduced while backward runs: else it is of
+    something else, as the norm of what was reduced.
+    """
+    calls = run.rows("collectives")
+    rows = np.flatnonzero(calls.coded("op").being(op))
+    in_backward = calls.coded("op").where(REDUCTIONS.__contains__) & phases(run).being("backward")
+    if op not in REDUCTIONS or in_backward.any():
+        return False
+    its = run.rows("collectives", rows)
+    size, step = its.ints("size_bytes").clip(min=0), codes(its.ints("rank"), its.ints("step"))
+    if not rows.size or np.median(np.bincount(step, size)) < _GRADIENTS_BYTES:
+        return False
+    return starts_late(run, rows)
 
 
 def _left(run: Measures, rows: Int64) -> str:

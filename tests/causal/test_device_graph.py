@@ -118,12 +118,26 @@ def test_a_recorded_wait_is_for_what_ran_before_the_event() -> None:
     is_sound(drawn.graph)
 
 
-def waiting_long(*, told: bool, shared_launch: bool = False) -> Drawn:
-    """``b`` starts 90 us after its launch and what ran before it, and another stream's end."""
+def test_an_operation_is_waited_for_though_the_recording_of_that_is_lost() -> None:
     run = Tiny()
+    run.synchronisation(0, "Stream Wait Event", -9, stream=7)
+    run.kernel(0, 5, 5, name="a", launch_ns=at(0))
+    run.kernel(0, 20, 79, name="reduce", kind="communication", stream=20, launch_ns=at(1))
+    run.kernel(0, 102, 6, name="b", launch_ns=at(4))
+    assert Drawn(run).kinds("b")["reduce."] == "inferred_wait!"
+
+
+def waiting_long(*, told: bool, known: bool = True, shared_launch: bool = False) -> Drawn:
+    """``b`` starts 90 us after its launch and what ran before it, and another stream's end.
+
+    That its stream was told to wait is ``known`` to be recorded, of whom is not.
+    """
+    run = Tiny()
+    if known:
+        run.synchronisation(0, "Stream Wait Event", -9, stream=7)
     run.kernel(0, 5, 5, name="a", launch_ns=at(0))
     run.kernel(0, 5, 94, name="far", stream=20, launch_ns=at(1))
-    run.synchronisation(0, "Stream Wait Event", 2, stream=20)  # of whom it does not say
+    run.synchronisation(0, "Stream Wait Event", 2, stream=20)
     if told:
         run.synchronisation(0, "Stream Wait Event", 3, stream=7)
     run.kernel(0, 100, 6, name="b", launch_ns=at(4))
@@ -141,6 +155,10 @@ def test_what_nothing_told_to_wait_waits_for_its_device_alone() -> None:
 
 def test_what_was_told_to_wait_may_wait_for_what_ended_just_before() -> None:
     assert waiting_long(told=True).kinds("b")["far."] == "inferred_wait!"
+
+
+def test_where_no_wait_of_a_stream_is_recorded_any_may_have_been() -> None:
+    assert waiting_long(told=False, known=False).kinds("b")["far."] == "inferred_wait!"
 
 
 def test_what_kernels_of_one_graph_wait_for_no_call_tells() -> None:

@@ -18,7 +18,7 @@ def at(time_us: float) -> int:
     return BASE_NS + round(1e3 * time_us)
 
 
-def gathering(*, copied_out: int = 4) -> Measures:
+def gathering(*, copied_out: int = 4, twice: bool = False) -> Measures:
     """Each step: four all_gathers; for each the host needs 200 µs, and 100 to copy out, then 300.
 
     The GPU gathers for 50 µs and computes for 100: it waits for its host.
@@ -33,6 +33,9 @@ def gathering(*, copied_out: int = 4) -> Measures:
                 run.step(rank, step, now, 200, label=f"FSDP::all_gather (layers.{unit})")
                 called = {"size": 1 << 24, "launch_ns": at(now + 190)}
                 run.collective(rank, "all_gather", now + 195, 50, **called)
+                if twice:  # another call within the same range
+                    more = {"size": 1 << 20, "launch_ns": at(now + 150)}
+                    run.collective(rank, "all_reduce", now + 155, 20, **more)
                 if unit < copied_out:
                     label = f"FSDP::all_gather_copy_out (layers.{unit})"
                     run.step(rank, step, now + 205, 100, label=label)
@@ -58,6 +61,14 @@ def test_its_host_does_nothing_for_them() -> None:
     moved, all_of_it = saved_us(gathering(), slice(1, 4))
     assert moved == pytest.approx(0, abs=60)
     assert all_of_it == pytest.approx(3 * 300, rel=0.1)
+
+
+def test_a_range_in_which_another_call_is_made_stays() -> None:
+    run = gathering(twice=True)
+    calls, measured = run_graph(run).calls, as_measured(run)
+    gone = run.rows("collectives", calls.row).coded("op").being("all_reduce")
+    steps = step_ns(run, [needing_nobody(run, gone, measured), not_issued(run, gone, measured)])
+    assert (steps[:, 0] == steps[:, 1]).all()
 
 
 def test_where_not_all_are_copied_out_nobody_knows_which() -> None:

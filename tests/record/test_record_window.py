@@ -553,6 +553,19 @@ def test_a_program_that_says_too_few_steps(counted: Steps, path: Path) -> None:
         counted._window.close()
 
 
+def test_steps_of_an_optimizer_are_not_those_behind_the_programs_window(counted: Steps) -> None:
+    mine = optimizer()
+    for _ in range(60):
+        mine.step()
+    afterwards = counted._window.afterwards
+    assert afterwards.facts()
+    for _ in range(9):
+        commtrace.step()
+    assert counted._window.afterwards is not afterwards
+    (times,) = counted._window.afterwards.facts().values()
+    assert len(times) == 9 - 4 - 3  # behind the window's last, and three that settle
+
+
 def test_a_step_that_nobody_counts_does_nothing() -> None:
     commtrace.step()
 

@@ -16,7 +16,7 @@ def at(time_us: float) -> int:
     return BASE_NS + round(1e3 * time_us)
 
 
-def averaging(*, backward_us: float, thread: int = 2) -> Measures:
+def averaging(*, backward_us: float, thread: int = 2, size: int = 1 << 24) -> Measures:
     """Each step: 500 µs of forward, backward, three all_reduces of 300 µs, 300 of an optimizer.
 
     PyTorch from 2.8 on runs an all_reduce that is waited for at once on the caller's stream.
@@ -32,7 +32,7 @@ def averaging(*, backward_us: float, thread: int = 2) -> Measures:
             for i in range(3):
                 run.collective(
                     *(rank, "all_reduce", now, 300),
-                    size=1 << 24,
+                    size=size,
                     stream=COMPUTE,
                     launch_ns=at(begun + 20 + 10 * i),
                 )
@@ -52,6 +52,12 @@ def test_they_hide_behind_what_backward_computes(backward_us: float, saved_ms: f
     assert finding.cost_ns / 6e6 == pytest.approx(saved_ms, rel=0.02)
     assert finding.confidence == "medium"
     assert "start one for each bucket of gradients as they are ready" in finding.advice
+
+
+def test_a_norm_of_gradients_is_none() -> None:
+    (finding,) = exposed(averaging(backward_us=1_000, size=4))
+    assert (finding.cost_ns, finding.confidence) == (0, "low")
+    assert "bucket of gradients" not in finding.advice
 
 
 def test_without_a_backward_nobody_knows_what_they_could_hide_behind() -> None:

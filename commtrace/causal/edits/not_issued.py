@@ -25,8 +25,9 @@ _USES = "FSDP::all_gather_copy_out "
 def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are not made.
 
-    Nor does a GPU's host do what FSDP2 marks around them: it gathers what a rank keeps into one
-    buffer, calls, and copies what came out of another; the last in the order of the gathers.
+    Nor does a GPU's host do what FSDP2 marks around them, where it makes no other call: it gathers
+    what a rank keeps into one buffer, calls, and copies what came out of another; the last in the
+    order of the gathers. Its other threads do nothing meanwhile, either.
     """
     its = run_graph(run)
     lag: Int64 = needing_nobody(run, which, lag_ns).astype(np.int64)
@@ -34,19 +35,19 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     begin, label = steps.ints("start_ns"), steps.coded("label")
     end = begin + steps.ints("duration_ns")
     gone = which & ~its.calls.on_cpu
-    called = run.rows("collectives", its.calls.row[gone]).ints("launch_ns")
+    called = run.rows("collectives", its.calls.row).ints("launch_ns")
     for rank in distinct(its.calls.rank[gone]).tolist():
         here = steps.ints("rank") == rank
-        launched = np.sort(called[its.calls.rank[gone] == rank])
+        mine = its.calls.rank == rank
+        launched, kept = (np.sort(called[mine & some]) for some in (gone, ~which))
         found = []
         for name in _ISSUES:
             issues, uses = (
                 _in_order(here & label.where(lambda one, of=of: one.startswith(of)), begin)  # type: ignore[misc]
                 for of in (name, _USES)
             )
-            holds = np.searchsorted(launched, begin[issues]) < np.searchsorted(
-                launched, end[issues]
-            )
+            holds = _hold(launched, begin[issues], end[issues])
+            holds &= ~_hold(kept, begin[issues], end[issues])
             found.append(issues[holds])
             if name == _ISSUES[0] and issues.size == uses.size:
                 found.append(uses[holds])
@@ -54,6 +55,12 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
         if rows.size:
             doing_nothing_within(run, rank, union(begin[rows], end[rows]), lag)
     return lag
+
+
+def _hold(moments: Int64, begin: Int64, end: Int64) -> Bool:
+    """Which ranges hold any of some sorted moments."""
+    found: Bool = np.searchsorted(moments, begin) < np.searchsorted(moments, end)
+    return found
 
 
 def _in_order(rows: Bool, begin: Int64) -> Int64:

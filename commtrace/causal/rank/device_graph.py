@@ -151,7 +151,7 @@ def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
     else:
         ended, started = collective_waits(work, tables["steps"])
         edges.add("collective", nodes.end[ended], nodes.start[started])
-    inferred, latent = in_other_steps(work, _just_before(nodes, edges.graph(), ~alone))
+    inferred, latent = in_other_steps(work, _just_before(nodes, edges.graph(), work, alone))
     edges.add("inferred_wait", nodes.end[inferred[0]], nodes.start[inferred[1]])
     edges.add("latent_wait", nodes.end[latent[0]], nodes.start[latent[1]])
     for of, (work_row, number) in ((nodes.end, waits.ended), (nodes.start, waits.begun)):
@@ -266,16 +266,16 @@ def _before(nodes: Nodes, stream: Int64) -> Int64:
     return np.append(nodes.end, -1)[last]
 
 
-def _just_before(nodes: Nodes, graph: DeviceGraph, may_wait: Bool) -> Pairs:
+def _just_before(nodes: Nodes, graph: DeviceGraph, work: Work, alone: Bool) -> Pairs:
     """Work that no edge so far explains the start of, and what ended on another stream before.
 
-    Soon before: as long as known waits take, and 6 us. ``may_wait`` says which work can have
-    been told to.
+    Soon before: as long as known waits take, and 6 us. What nothing told to wait, ``alone``, waits
+    for an operation, or one for it, where the recording of that is lost; for nothing else.
     """
     edge = graph.binding[nodes.start]
     usual_ns = np.append([graph.usual_ns[kind] for kind in EDGES], 0)[graph.edge_kind[edge]]
     late = (edge >= 0) & (graph.edge_lag_ns[edge] - usual_ns > NEAR_NS)
-    started = np.flatnonzero(late & may_wait)
+    started = np.flatnonzero(late)
     by_end = np.argsort(nodes.end)
     last = np.searchsorted(nodes.end[by_end], nodes.start[started]) - 1
     ended = by_end[last]
@@ -284,6 +284,7 @@ def _just_before(nodes: Nodes, graph: DeviceGraph, may_wait: Bool) -> Pairs:
     soon_ns = NEAR_NS + min(np.percentile(known_ns, 25), _LONGEST_NS) if known_ns.size else NEAR_NS
     apart_ns = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]]
     near = (last >= 0) & (apart_ns <= soon_ns)
+    near &= ~alone[started] | (work.communicates[started] != work.communicates[ended])
     return ended[near], started[near]
 
 

@@ -56,13 +56,16 @@ def recorded_waits(work: Work, synchronisations: Rows) -> Pairs:
 def told_nothing(work: Work, synchronisations: Rows) -> Bool:
     """Which work nothing told to wait for another stream, since what its stream was given before.
 
-    None where the profiler recorded no such waits, of what no launch is known of, and of a CUDA
-    graph's, whose own order is not recorded. What a wait is for PyTorch 2.11 does not say.
+    On streams whose waits the profiler recorded, from the first on. Not what no launch is known of,
+    nor a CUDA graph's, whose own order is not recorded. PyTorch 2.11 does not say for whom.
     """
     waits = work.stream_numbers(synchronisations, "stream")
     rows = np.flatnonzero(synchronisations.coded("kind").being("Stream Wait Event") & (waits >= 0))
-    alone = (work.thread >= 0) & bool(rows.size)
-    told = work.launched.next(waits[rows], synchronisations.ints("start_ns")[rows])
+    called = synchronisations.ints("start_ns")[rows]
+    first: Int64 = np.full(work.streams.values.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, waits[rows], called)
+    alone = (work.thread >= 0) & (work.launch_ns >= first[work.stream])
+    told = work.launched.next(waits[rows], called)
     alone[told[told >= 0]] = False
     order = np.lexsort((work.launch_ns, work.thread))
     same = (np.diff(work.thread[order]) == 0) & (np.diff(work.launch_ns[order]) == 0)

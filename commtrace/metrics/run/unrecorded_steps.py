@@ -19,7 +19,7 @@ __all__ = ["SLOWED", "Pace", "pace", "slowed"]
 SLOWED = "slowed-by-recording"
 """The note's code."""
 _LEAST = 5
-_MUCH = 1.1
+_MUCH, _MOST = 1.1, 20
 
 
 class Pace(NamedTuple):
@@ -34,7 +34,7 @@ def pace(run: Measures) -> Pace | None:
     """Of hosts' steps, the median rank's.
 
     The recorder notes in the manifest how long steps took behind those that it recorded. None
-    where it did not, or has fewer than five of a rank.
+    where it did not, has fewer than five of a rank, or such as no recording makes 20 times as long.
     """
     ranks = (run.manifest or {}).get("ranks")
     rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
@@ -43,7 +43,8 @@ def pace(run: Measures) -> Pace | None:
     recorded = profiler_steps(run).ints("duration_ns")
     if not known or not recorded.size:
         return None
-    return Pace(round(float(np.median(recorded))), round(float(np.median(known))))
+    its = Pace(round(float(np.median(recorded))), round(float(np.median(known))))
+    return its if its.recorded_ns <= _MOST * its.unrecorded_ns else None
 
 
 def slowed(run: Measures) -> tuple[Note, ...]:
@@ -63,5 +64,5 @@ def _median(steps_ns: Any) -> float | None:
     """Of a list that anybody can have written."""
     if not isinstance(steps_ns, list) or len(steps_ns) < _LEAST:
         return None
-    times = [its for its in steps_ns if isinstance(its, int) and its > 0]
+    times = [its for its in steps_ns if type(its) is int and 0 < its < 1 << 62]
     return float(np.median(times)) if len(times) == len(steps_ns) else None
