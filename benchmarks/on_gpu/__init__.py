@@ -1,0 +1,1 @@
+"""Training programs by people who knew nothing of commtrace, for ranks on real GPUs."""
