@@ -33,6 +33,8 @@ _REMEDIES = {
     "flatten_dense_tensors": "DDP packs its module's buffers to send rank 0's: "
     "broadcast_buffers=False, if each rank may keep its own (BatchNorm's statistics)",
     "_foreach_": "a fused optimizer (fused=True) launches once",
+    "scaled_dot_product": "cuDNN plans attention anew for each new shape, tens of ms each: pad to "
+    "few lengths, or torch.backends.cuda.enable_cudnn_sdp(False)",
     "dynamo": f"torch.compile compiles anew, {COMPILES}",
 }
 _ALLOCATES = re.compile(r"(?:cuda|cu|hip)(?:Mem)?(?:Alloc|Malloc|Free)(?!Host|\w*Async)")

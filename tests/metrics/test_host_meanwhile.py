@@ -70,6 +70,12 @@ def test_compiling_is_named_with_what_helps(tmp_path: Path) -> None:
     assert "torch.compile compiles anew, as for inputs of new shapes" in said
 
 
+def test_attention_of_new_shapes_is_planned_anew(tmp_path: Path) -> None:
+    said = advice(written(tmp_path, "aten::scaled_dot_product_attention"))
+    assert "cuDNN plans attention anew for each new shape" in said
+    assert "enable_cudnn_sdp(False)" in said
+
+
 def test_without_operators_or_files_it_is_left_open(tmp_path: Path) -> None:
     run = written(tmp_path, None)
     assert "look at what the host does meanwhile: loading data" in advice(run)
