@@ -33,7 +33,15 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["generated", "straggler", "host_device_copies", "hta_dlrm_2_of_128"])
+@pytest.fixture(
+    params=[
+        "generated",
+        "straggler/gloo-4",
+        "straggler/nccl-4",
+        "host_device_copies/nccl-1",
+        "hta_dlrm_2_of_128",
+    ]
+)
 def folder(request: pytest.FixtureRequest) -> Path:
     """Ranks with GPUs and without."""
     if request.param == "generated":
@@ -124,7 +132,7 @@ def test_ranks_of_which_some_were_measured(generated: Path) -> None:
 
 
 def test_what_this_process_reads_waits_to_be_asked_for(recorded: Path) -> None:
-    assert not load(recorded / "all_gather", cache=False).measures.known
+    assert not load(recorded / "all_gather" / "gloo-4", cache=False).measures.known
 
 
 def test_cycles_of_a_rank_are_measured_together(tmp_path: Path) -> None:

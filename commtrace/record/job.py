@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,9 +14,14 @@ from commtrace.record.amount import LEAST, MOST, WITHIN_S
 from commtrace.record.workloads import Value
 from commtrace.units import counted
 
-__all__ = ["Backend", "Job", "Plan", "Program"]
+__all__ = ["Backend", "Job", "Plan", "Program", "ranks_share_devices"]
 
 Backend = Literal["gloo", "nccl"]
+
+
+def ranks_share_devices() -> bool:
+    """Whether NCCL, from 2.30 on, is asked to take several ranks on one device."""
+    return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -11,7 +10,7 @@ from pathlib import Path
 from commtrace.errors import UsageError
 from commtrace.record import conceal, without, workloads
 from commtrace.record.folder import new_folder
-from commtrace.record.job import Backend, Job
+from commtrace.record.job import Backend, Job, ranks_share_devices
 from commtrace.record.nodes import Place
 from commtrace.record.session import Session
 
@@ -89,18 +88,13 @@ def _where(backend: str | None, world_size: int | None) -> tuple[Backend, int]:
     devices = cuda_devices()
     if backend == "gloo" or (backend is None and devices < (world_size or 2)):
         return "gloo", world_size or 4
-    if devices < (1 if _ranks_share_devices() else world_size or 1):
+    if devices < (1 if ranks_share_devices() else world_size or 1):
         raise UsageError(
             f"nccl needs a CUDA device per rank: {world_size or 1} wanted, {devices} here; "
             "use --backend gloo, fewer ranks with -n, or NCCL 2.30 or later with "
             "NCCL_MULTI_RANK_GPU_ENABLE=1"
         )
     return "nccl", world_size or devices
-
-
-def _ranks_share_devices() -> bool:
-    """Whether NCCL, from 2.30 on, is asked to take several ranks on one device."""
-    return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
 
 
 def cuda_devices() -> int:

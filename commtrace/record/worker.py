@@ -22,7 +22,7 @@ import torch.distributed as dist
 from commtrace.record import conceal, flight, profile, workloads
 from commtrace.record.clock import Clock, Reading
 from commtrace.record.context import Context
-from commtrace.record.job import Job
+from commtrace.record.job import Job, ranks_share_devices
 from commtrace.record.report import LAUNCHER, REPORT_FD, Report
 from commtrace.record.watch import watch
 
@@ -75,7 +75,8 @@ def _context(job: Job) -> Context:
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
     if job.backend == "nccl":
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        shared = torch.cuda.device_count() if ranks_share_devices() else 0
+        device = torch.device("cuda", local_rank % shared if shared else local_rank)
         torch.cuda.set_device(device)
     return Context(
         rank=int(os.environ["RANK"]),

@@ -38,6 +38,22 @@ MEDIANS = {
     "reduce_scatter/gloo-4": "list 18.8 ms, tensor 12.9 ms (0.69x), subgroup 4.79 ms (0.25x)",
     "scatter/gloo-4": "default_group 1.41 ms, subgroup 1.55 ms (1.10x)",
     "send_recv/gloo-4": "ping 2.26 ms, pong 3.94 ms (1.74x)",
+    "all_gather/nccl-4": "list 563 µs, tensor 304 µs (0.54x)",
+    "all_reduce/nccl-4": "SUM 483 µs, PRODUCT 317 µs (0.66x), MIN 318 µs (0.66x), MAX 316 µs",
+    "all_to_all/nccl-4": "tensor 208 µs, uneven 486 µs (2.33x)",
+    "barrier/nccl-4": "default_group 6.51 ms, subgroup 3.48 ms (0.53x)",
+    "broadcast/nccl-4": "default_group 232 µs, subgroup 159 µs (0.69x)",
+    "broadcast_precision/nccl-4": "float32 16.1 ms, float16 8.07 ms (0.50x), bfloat16 8.08 ms",
+    "cold_start/nccl-4": "second_all_reduce 307 µs, first_all_reduce 124 ms (403x), new_group",
+    "decomposed_all_reduce/nccl-4": "all_reduce 324 µs, reduce + broadcast 384 µs (1.18x), redu",
+    "decomposed_all_reduce/nccl-4-full-output": "all_reduce 322 µs, reduce + broadcast 378 µs",
+    "gather/nccl-4": "default_group 285 µs, subgroup 186 µs (0.65x)",
+    "host_device_copies/nccl-1": "pageable, blocking 4.47 ms, pinned, blocking 858 µs (0.19x)",
+    "isend_irecv/nccl-4": "separate 414 µs, batched 337 µs (0.81x)",
+    "reduce/nccl-4": "default_group 279 µs, subgroup 219 µs (0.78x)",
+    "reduce_scatter/nccl-4": "list 681 µs, tensor 387 µs (0.57x), subgroup 244 µs (0.36x)",
+    "scatter/nccl-4": "default_group 338 µs, subgroup 206 µs (0.61x)",
+    "send_recv/nccl-4": "ping 298 µs, pong 209 µs (0.70x)",
 }
 ANSWERS = {
     **{folder: f"Median time: {answer}" for folder, answer in MEDIANS.items()},
@@ -46,11 +62,17 @@ ANSWERS = {
     "p2p_copies/hypercube-reconstructed": "cuda:0 → cuda:2 copies at 7.5 GB/s even alone",
     "pipeline/gloo-4": "4 pipeline stages wait 52 % of the time for their neighbours",
     "straggler/gloo-4": "rank 1 delays every step by 5.83 ms",
+    "ddp_training/nccl-4": "Bytes communicated: sync_always 33.6 MB, no_sync 8.39 MB (0.25x).",
+    "overlap/nccl-4": "Overlapped communication: synchronous 0, overlapped 315 µs, waited_too_ea",
+    "pipeline/nccl-4": "sending ranks 1–2 delay every step by 4.17 ms",
+    "straggler/nccl-4": "rank 1 delays every step by 9.24 ms",
 }
 RULES = {
     "p2p_copies/hypercube-reconstructed": "uneven-p2p-bandwidth",
     "pipeline/gloo-4": "pipeline-bubble",
     "straggler/gloo-4": "straggler",
+    "pipeline/nccl-4": "late-sender",
+    "straggler/nccl-4": "straggler",
 }
 
 
