@@ -18,7 +18,7 @@ from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.unrecorded_steps import pace
+from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, pace
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._idle import (
@@ -105,7 +105,7 @@ class LaunchGap(Rule, frozen=True):
                     cost_ns=gain.cost_ns,
                     cost_on_top_ns=gain.on_top_ns,
                     replayed_step_ns=gain.replayed_step_ns,
-                    evidence=(*its.evidence, *gain.evidence),
+                    evidence=(*its.evidence, *gain.evidence, *_unrecorded_step(run)),
                 )
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
@@ -322,6 +322,13 @@ def _launching(run: Measures, found: list[Idle]) -> Edit:
         return lag
 
     return edit
+
+
+def _unrecorded_step(run: Measures) -> tuple[Evidence, ...]:
+    its = pace(run)
+    if its is None or its.unrecorded_ns >= its.recorded_ns:
+        return ()
+    return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),)
 
 
 def _recorded(run: Measures) -> str:

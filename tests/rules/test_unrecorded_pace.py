@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commtrace.diagnosis import Finding
-from commtrace.metrics.run.unrecorded_steps import Pace, pace, slowed
+from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, Pace, pace, slowed
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
 
@@ -54,6 +54,8 @@ def test_of_an_unrecorded_step_hosts_are_as_much_faster_as_it_is_shorter() -> No
     (finding,) = found(unrecorded(*[1_600] * 10))
     assert finding.cost_ns / 8e6 == pytest.approx(1.6 - LEFT, rel=0.1)
     assert "an unrecorded step, which takes 1.6 ms in the median, not 2.1 ms" in finding.advice
+    (evidence,) = [its for its in finding.evidence if its.name == UNRECORDED_STEP]
+    assert (evidence.value, evidence.unit) == (1_600_000, "ns")
     assert finding.replayed_step_ns == pytest.approx(1e6 * LEFT, rel=0.05)
 
 

@@ -14,10 +14,12 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["SLOWED", "Pace", "pace", "slowed"]
+__all__ = ["SLOWED", "UNRECORDED_STEP", "Pace", "pace", "slowed"]
 
 SLOWED = "slowed-by-recording"
 """The note's code."""
+UNRECORDED_STEP = "median step that is not recorded"
+"""The evidence of a finding whose saving is of such steps."""
 _LEAST = 5
 _MUCH, _MOST = 1.1, 20
 

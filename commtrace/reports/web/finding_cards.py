@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commtrace.causal.steps import path_of
+from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP
 from commtrace.reports import content
 from commtrace.reports.content import findings
 from commtrace.reports.content.open_command import open_command_shown, range_in_run
@@ -134,16 +135,17 @@ def _shown(value: float, unit: str) -> str:
 
 
 def _replay(cause: Finding, analysis: Analysis) -> Markup | None:
-    """The median step, measured and replayed without the fault."""
+    """The median step, measured or as it is unrecorded, and replayed without the fault."""
     path = path_of(analysis.measures) if cause.replayed_step_ns is not None else None
     if cause.replayed_step_ns is None or path is None or not len(path):
         return None
-    step_ns = median_step_ns(path)
+    unrecorded = [its.value for its in cause.evidence if its.name == UNRECORDED_STEP]
+    step_ns = unrecorded[0] if unrecorded else median_step_ns(path)
     less = percent(step_ns - cause.replayed_step_ns, step_ns)
     rows = [
         Bar(name, [Part(kind, time, ms(time))], ms(time))
         for name, kind, time in (
-            ("median step, measured", "measured", step_ns),
+            (f"median step, {'unrecorded' if unrecorded else 'measured'}", "measured", step_ns),
             ("median step without it", "evidence", float(cause.replayed_step_ns)),
         )
     ]
