@@ -21,37 +21,37 @@ __all__ = ["at_own_pace"]
 
 _LEAST = 1 / 4  # of the time that a launch took while it was recorded
 _TRIES = 6  # halves: to 1 % of it
-_LITTLE = 0.97  # of a step: recording slows it by less than steps differ
+_LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
 
 
-def at_own_pace(run: Measures, lag_ns: Lags, most_ns: int) -> Lags:
+def at_own_pace(run: Measures, lag_ns: Lags) -> Lags:
     """These lags, with hosts as much faster as makes the median step one that is not recorded.
 
-    All that takes a host up to ``most_ns`` between two launches: longer, it does other things,
+    All that takes a host up to 1 ms between two launches: longer, it does other things,
     which recording does not slow. The same lags where nobody knows of such steps.
     """
-    factor = _factor(run, most_ns)
-    return lag_ns if factor == 1 else _faster(run, lag_ns, most_ns, factor)
+    factor = _factor(run)
+    return lag_ns if factor == 1 else _faster(run, lag_ns, factor)
 
 
 @measure
-def _factor(run: Measures, most_ns: int) -> float:
+def _factor(run: Measures) -> float:
     """How much of its time a launch takes when nobody records it; all of it if nobody knows."""
     its = pace(run)
-    if its is None or its.unrecorded_ns > _LITTLE * its.recorded_ns:
+    if its is None or not its.is_slowed:
         return 1.0
     measured = as_measured(run)
     wanted = its.unrecorded_ns / its.recorded_ns * _median_step(run, measured)
     low, high = _LEAST, 1.0
     for _ in range(_TRIES):
         middle = (low + high) / 2
-        longer = _median_step(run, _faster(run, measured, most_ns, middle)) > wanted
+        longer = _median_step(run, _faster(run, measured, middle)) > wanted
         low, high = (low, middle) if longer else (middle, high)
     return (low + high) / 2
 
 
-def _faster(run: Measures, lag_ns: Lags, most_ns: int, factor: float) -> Int64:
-    launches = (run_graph(run).graph.kind == HOST) & (lag_ns > 0) & (lag_ns <= most_ns)
+def _faster(run: Measures, lag_ns: Lags, factor: float) -> Int64:
+    launches = (run_graph(run).graph.kind == HOST) & (lag_ns > 0) & (lag_ns <= _LAUNCH_NS)
     return np.where(launches, np.rint(lag_ns * factor), lag_ns).astype(np.int64)
 
 

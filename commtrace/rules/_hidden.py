@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,9 +53,7 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
         enough = [its for its in earlier if worth_reporting(its, run, min_step_share)]
         return max(float(min(waiting, gain, *enough)), 0.0)
 
-    measured, mended = as_measured(run), mended_lags(run, min_step_share)
-    alone = hidden(measured)
-    return alone, round(alone if mended is measured else hidden(mended))
+    return _also_on_top(run, hidden, min_step_share)
 
 
 def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:
@@ -78,6 +77,13 @@ def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tup
         gone = changes(lag_ns, needing_nobody(run, which, lag_ns))
         return min(float(saved_by(run, lag_ns, [gone]).sum()), most)
 
+    return _also_on_top(run, hidden, min_step_share)
+
+
+def _also_on_top(
+    run: Measures, hidden: Callable[[Lags], float], min_step_share: float
+) -> tuple[float, int]:
+    """What is hidden of the run as measured, and with late ranks already mended."""
     measured, mended = as_measured(run), mended_lags(run, min_step_share)
     alone = hidden(measured)
     return alone, round(alone if mended is measured else hidden(mended))

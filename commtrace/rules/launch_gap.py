@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -91,7 +92,7 @@ class LaunchGap(Rule, frozen=True):
             if not found:
                 continue
             worst = max(found, key=lambda one: one.total_ns)
-            edit, of = mended or _launching(run, found), self._unrecorded(run)
+            edit, of = mended or _launching(run, found), partial(at_own_pace, run)
             gain = saving(run, edit, worst.total_ns, self.min_step_share, of)
             gain = gain.at_most(starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
@@ -148,10 +149,6 @@ class LaunchGap(Rule, frozen=True):
             return lag
 
         return edit
-
-    def _unrecorded(self, run: Measures) -> Edit:
-        """Hosts launch as fast as they do when nobody records them, where that is known."""
-        return lambda lag_ns: at_own_pace(run, lag_ns, round(1e3 * self.max_gap_us))
 
     def _of_gaps(self, found: Idle, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
@@ -326,7 +323,7 @@ def _launching(run: Measures, found: list[Idle]) -> Edit:
 
 def _unrecorded_step(run: Measures) -> tuple[Evidence, ...]:
     its = pace(run)
-    if its is None or its.unrecorded_ns >= its.recorded_ns:
+    if its is None or not its.is_slowed:
         return ()
     return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),)
 
@@ -336,7 +333,7 @@ def _recorded(run: Measures) -> str:
     its = pace(run)
     if its is None:
         return "unrecorded, a host launches faster: time a step without the profiler first"
-    if its.unrecorded_ns >= its.recorded_ns:
+    if not its.is_slowed:
         return "steps took as long when nobody recorded them"
     return (
         f"the saving is of an unrecorded step, which takes {ms(its.unrecorded_ns)} in the median, "

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
-_LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
-
-
 class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
@@ -210,7 +207,7 @@ def _operations(rows: Rows) -> Int64:
 def _cost_ns(run: Measures, rows: Rows, edit: Callable[[Measures, Bool, Lags], Lags]) -> int:
     """What is saved without these operations, replayed."""
     need_replay(run)
-    its, lag = run_graph(run), at_own_pace(run, as_measured(run), _LAUNCH_NS)
+    its, lag = run_graph(run), at_own_pace(run, as_measured(run))
     needless = np.isin(its.calls.operation, _operations(rows))
     change = changes(lag, edit(run, needless, lag))
     return max(int(saved_by(run, lag, [change]).sum()), 0)

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, distinct
+from commtrace.arrays import Bool, Int64, rows_by
 from commtrace.causal.edits.rank_edits import doing_nothing_within
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.intervals import union
+from commtrace.intervals import Intervals, union
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["not_issued"]
 
-_ISSUES = ("FSDP::all_gather ", "FSDP::post_backward_reduce ")
-_USES = "FSDP::all_gather_copy_out "
+_LABELS = ("FSDP::all_gather ", "FSDP::all_gather_copy_out ", "FSDP::post_backward_reduce ")
+_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
@@ -31,38 +31,42 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """
     its = run_graph(run)
     lag: Int64 = needing_nobody(run, which, lag_ns).astype(np.int64)
-    steps = run.rows("steps")
-    begin, label = steps.ints("start_ns"), steps.coded("label")
-    end = begin + steps.ints("duration_ns")
-    gone = which & ~its.calls.on_cpu
     called = run.rows("collectives", its.calls.row).ints("launch_ns")
-    for rank in distinct(its.calls.rank[gone]).tolist():
-        here = steps.ints("rank") == rank
-        mine = its.calls.rank == rank
-        launched, kept = (np.sort(called[mine & some]) for some in (gone, ~which))
-        found = []
-        for name in _ISSUES:
-            issues, uses = (
-                _in_order(here & label.where(lambda one, of=of: one.startswith(of)), begin)  # type: ignore[misc]
-                for of in (name, _USES)
-            )
-            holds = _hold(launched, begin[issues], end[issues])
-            holds &= ~_hold(kept, begin[issues], end[issues])
-            found.append(issues[holds])
-            if name == _ISSUES[0] and issues.size == uses.size:
-                found.append(uses[holds])
-        rows = np.concatenate(found)
-        if rows.size:
-            doing_nothing_within(run, rank, union(begin[rows], end[rows]), lag)
+    gathers, uses, reduces = (_ranges(run, label) for label in _LABELS)
+    marked = gathers.keys() | reduces.keys()
+    for (rank,), rows in rows_by(its.calls.rank).items() if marked else ():
+        gone = which[rows] & ~its.calls.on_cpu[rows]
+        if rank not in marked or not gone.any():
+            continue
+        launched, kept = (np.sort(called[rows[some]]) for some in (gone, ~which[rows]))
+        gather, use, reduce = (of.get(rank, _NEVER) for of in (gathers, uses, reduces))
+        gathered, reduced = (_needless(ranges, launched, kept) for ranges in (gather, reduce))
+        found = [(gather, gathered), (reduce, reduced)]
+        found += [(use, gathered)] if use[0].size == gathered.size else []
+        begin, end = (np.concatenate([ranges[at][some] for ranges, some in found]) for at in (0, 1))
+        if begin.size:
+            doing_nothing_within(run, rank, union(begin, end), lag)
     return lag
+
+
+def _ranges(run: Measures, label: str) -> dict[int, Intervals]:
+    """Each rank's whose label starts so, in their order."""
+    steps = run.rows("steps")
+    its = steps.take(steps.coded("label").where(lambda name: name.startswith(label)))
+    begin, end = its.ints("start_ns"), its.ints("start_ns") + its.ints("duration_ns")
+    found: dict[int, Intervals] = {}
+    for (rank,), rows in rows_by(its.ints("rank")).items():
+        order = rows[np.argsort(begin[rows], kind="stable")]
+        found[rank] = begin[order], end[order]
+    return found
+
+
+def _needless(ranges: Intervals, launched: Int64, kept: Int64) -> Bool:
+    """Which hold a call that is not made, and none that is."""
+    return _hold(launched, *ranges) & ~_hold(kept, *ranges)
 
 
 def _hold(moments: Int64, begin: Int64, end: Int64) -> Bool:
     """Which ranges hold any of some sorted moments."""
     found: Bool = np.searchsorted(moments, begin) < np.searchsorted(moments, end)
     return found
-
-
-def _in_order(rows: Bool, begin: Int64) -> Int64:
-    found = np.flatnonzero(rows)
-    return found[np.argsort(begin[found], kind="stable")]

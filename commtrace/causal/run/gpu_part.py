@@ -75,7 +75,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     kernel = _of_calls(run, made, tables, rows)
     made.started[rows], made.ended[rows] = nodes[start[kernel]], nodes[end[kernel]]
     communicates = np.zeros(time.size, dtype=np.bool_)
-    communicates[start[kernel]] = True
+    communicates[start[kernel]] = communicates[end[kernel]] = True
     kind = _KINDS[its.edge_kind].copy()
     is_run, from_start = its.edge_kind == EDGES.index("run"), its.node_kind == _START
     kind[is_run & (its.node_table[its.edge_to] == 1)] = COPY
@@ -88,7 +88,6 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     launched = _launched(run, rank, tables, time, its)
     over_ns = _over_ns(run, rank, tables)
     segment = _segments(made, rows, launched, its, over_ns)
-    communicates[end[kernel]] = True
     segment[~np.isin(kind, OWN) & ~round_trips(its, communicates)] = -1
     for each in distinct(kind[kept]).tolist():
         which = kept & (kind == each)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commtrace.machine import Machine
+from commtrace.metrics.run.manifest_ranks import manifest_ranks
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -14,8 +15,6 @@ __all__ = ["machines"]
 
 def machines(run: Measures) -> dict[int, Machine]:
     """By rank, as its trace has it, or the manifest; none where the recorder noted none."""
-    ranks = (run.manifest or {}).get("ranks")
-    rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    each = [(one.get("rank"), Machine.of(one.get("machine"))) for one in rows]
+    each = [(one.get("rank"), Machine.of(one.get("machine"))) for one in manifest_ranks(run)]
     said = {rank: its for rank, its in each if isinstance(rank, int) and its is not None}
     return {**said, **run.machines}

@@ -8,6 +8,7 @@ import numpy as np
 
 from commtrace.diagnosis import Note
 from commtrace.measures import measure
+from commtrace.metrics.run.manifest_ranks import manifest_ranks
 from commtrace.metrics.run.whole import profiler_steps
 from commtrace.units import ms
 
@@ -22,6 +23,7 @@ UNRECORDED_STEP = "median step that is not recorded"
 """The evidence of a finding whose saving is of such steps."""
 _LEAST = 5
 _MUCH, _MOST = 1.1, 20
+_LITTLE = 0.97  # of a step
 
 
 class Pace(NamedTuple):
@@ -29,6 +31,11 @@ class Pace(NamedTuple):
 
     recorded_ns: int
     unrecorded_ns: int
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether recording slows a step by more than steps differ."""
+        return self.unrecorded_ns <= _LITTLE * self.recorded_ns
 
 
 @measure
@@ -38,9 +45,7 @@ def pace(run: Measures) -> Pace | None:
     The recorder notes in the manifest how long steps took behind those that it recorded. None
     where it did not, has fewer than five of a rank, or such as no recording makes 20 times as long.
     """
-    ranks = (run.manifest or {}).get("ranks")
-    rows = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    each = [_median(one.get("unrecorded_steps_ns")) for one in rows]
+    each = [_median(one.get("unrecorded_steps_ns")) for one in manifest_ranks(run)]
     known = [its for its in each if its is not None]
     recorded = profiler_steps(run).ints("duration_ns")
     if not known or not recorded.size:
