@@ -61,8 +61,8 @@ def slowed(run: Measures) -> tuple[Note, ...]:
         return ()
     message = (
         f"recording made steps {its.recorded_ns / its.unrecorded_ns:.2g} times as long: "
-        f"{ms(its.recorded_ns)}, and {ms(its.unrecorded_ns)} behind them (medians): unrecorded, "
-        "hosts launch faster, and what waits for them is shorter"
+        f"{ms(its.recorded_ns)}, and {ms(its.unrecorded_ns)} behind them (medians): hosts call "
+        "operators faster when nobody records them"
     )
     return (Note(SLOWED, message),)
 
