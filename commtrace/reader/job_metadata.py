@@ -53,7 +53,7 @@ class JobMetadata(Struct, frozen=True):
         odd = [probe for probe in probes if not _is_probe(probe)]
         return cls(
             file=scan.file,
-            rank=_count(torch.get("rank"), ours.get("rank")),
+            rank=_count(None if _is_guessed(torch) else torch.get("rank"), ours.get("rank")),
             world_size=_count(torch.get("world_size"), ours.get("world_size")),
             probes=tuple(probe for probe in probes if _is_probe(probe)),
             unusable=tuple(
@@ -92,6 +92,15 @@ class JobMetadata(Struct, frozen=True):
 def _section(metadata: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = metadata.get(key)
     return value if isinstance(value, Mapping) else {}
+
+
+def _is_guessed(info: Mapping[str, Any]) -> bool:
+    """Whether Kineto wrote it, of a job whose group was made behind the profiler's start.
+
+    It takes the first operation's "Rank" for the rank, which is the root's in a broadcast, and
+    knows no version of NCCL, as PyTorch does.
+    """
+    return info.get("nccl_version") == "unknown"
 
 
 _MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage

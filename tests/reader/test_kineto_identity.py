@@ -58,6 +58,24 @@ def test_calls_tell_the_rank_that_metadata_lack(read: Any) -> None:
     assert found.notes == {}
 
 
+@pytest.mark.parametrize(
+    ("more", "calls", "rank", "provenance"),
+    [
+        ({}, [called(0, "[0, 1]", "broadcast"), called(1, "[0, 1]")], 1, "calls"),
+        ({}, [called(0, "[0, 1]", "broadcast")], 3, "file-name"),
+        ({"commtrace": {"rank": 1}}, [called(0, "[0, 1]", "broadcast")], 1, "metadata"),
+    ],
+)
+def test_kinetos_guess_is_the_root_of_the_first_broadcast(
+    read: Any, more: dict[str, Any], calls: list[dict[str, Any]], rank: int, provenance: str
+) -> None:
+    """As where the profiler starts before the default group: PyTorch adds no metadata then."""
+    guess = {"backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "unknown"}
+    row = read(calls, "rank3.json", distributedInfo=guess, **more).ranks[0]
+    assert (row["rank"], row["rank_provenance"]) == (rank, provenance)
+    assert row["world_size"] == 2
+
+
 def test_a_file_of_several_ranks_is_noted(read: Any) -> None:
     found = read([called(0, "[0, 1]"), called(1, "[0, 1]")], distributedInfo={"rank": 0})
     assert found.ranks[0]["rank"] == 0
