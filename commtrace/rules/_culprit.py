@@ -23,6 +23,7 @@ from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
+from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, pace
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
 from commtrace.rules._advice import advice, in_the_mean
@@ -130,7 +131,7 @@ def _finding(
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=advice(culprit, run),
+        advice=advice(culprit, run) + _unrecorded(run, culprit),
         confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
         explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
@@ -150,6 +151,12 @@ def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
         f"({times_beside(run):.2f} times as long), about {ms(slowed / culprit.steps_ns.size)} a "
         f"{part} that the saving leaves out"
     )
+
+
+def _unrecorded(run: Measures, culprit: Culprit) -> str:
+    """That the saving is of steps that nobody records, in words."""
+    its = pace(run) if culprit.unrecorded else None
+    return f"; {its.of_saving}" if its else ""
 
 
 def _on_one_host(run: Measures, ranks: tuple[int, ...]) -> str:
@@ -181,6 +188,8 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence("most that any other rank saves", culprit.others_ns, "ns")
     share = share_pct(culprit.on_top_ns, run)
     yield Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share)
+    if culprit.unrecorded and (its := pace(run)):
+        yield Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns")
     if took := processor(run, culprit.ranks):
         yield Evidence("processor time, by what is usual of the others", took.times, "x")
     if foreign := foreign_load(run, culprit.ranks):

@@ -335,10 +335,7 @@ def _recorded(run: Measures) -> str:
         return "unrecorded, a host launches faster: time a step without the profiler first"
     if not its.is_slowed:
         return "steps took as long when nobody recorded them"
-    return (
-        f"the saving is of an unrecorded step, which takes {ms(its.unrecorded_ns)} in the median, "
-        f"not {ms(its.recorded_ns)}"
-    )
+    return its.of_saving
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:

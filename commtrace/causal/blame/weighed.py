@@ -11,6 +11,7 @@ from commtrace.causal.blame.awaited import awaited
 from commtrace.causal.blame.causes import bursts, doubt_of
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.done_more import counted_more, done_more, slower
+from commtrace.causal.blame.of_own_pace import of_own_pace
 from commtrace.causal.blame.pattern import pattern
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.suspects import edit_of
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["weighed"]
 
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
+_MOSTLY = 2 / 3  # of what is saved while hosts are recorded
 _LENT = 1.7  # of half a core: what its other half runs takes the rest
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
+_RECORDED = "recording slows hosts, and unrecorded it delays much less"
 _PAUSES = "it pauses for about as long in every step, but not every step waits"
 
 
@@ -44,6 +47,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     if not (persistent or its.spikes):
         return None
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
+    own_pace = of_own_pace(run, lag_ns, who.edit)
+    longer *= 1.0 if own_pace is None else own_pace.share
     saved_ns = np.rint(who.steps_ns * longer).astype(np.int64)
     on_top_ns = int(saved_ns.sum())
     if not persistent:
@@ -57,12 +62,15 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
         once = not persistent and bursts(its.spikes) == 1
         doubt = doubt or _doubt_of_slower(run, who, times, few_steps=its.few_steps, once=once)
+    if own_pace and own_pace.share < _MOSTLY:
+        doubt = doubt or _RECORDED
     before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
+    replayed_ns = own_pace.replayed_step_ns if own_pace else np.median(before_ns - saved_ns)
     return Culprit(
         ranks=who.ranks,
         saved_ns=round(_alone_ns(run, who, lag_ns) * longer),
         on_top_ns=on_top_ns,
-        replayed_step_ns=int(np.median(before_ns - saved_ns)),
+        replayed_step_ns=int(replayed_ns),
         steps_ns=np.rint(its.saved_ns * longer).astype(np.int64),
         noise_ns=its.noise_ns,
         p_value=its.p_value,
@@ -78,6 +86,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         more=more,
         slower=times,
         doubt=doubt,
+        unrecorded=own_pace is not None,
     )
 
 
