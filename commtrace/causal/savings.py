@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Int64, rows_by
 from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.edits.own_pace import launched_unrecorded
 from commtrace.causal.edits.rank_edits import copying_within
 from commtrace.causal.edits.run_edits import as_measured, steps_at, transferring_less
 from commtrace.causal.replay.graph import Lags, replayed
@@ -18,6 +19,7 @@ from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence
 from commtrace.metrics.rank.rows_of import ranks_of
+from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, pace
 from commtrace.metrics.run.whole import worth_reporting
 
 if TYPE_CHECKING:
@@ -41,21 +43,26 @@ Edit = Callable[[Lags], Lags]
 class Saving(Struct, frozen=True):
     """What is saved: ``cost_ns`` alone, ``on_top_ns`` with those mended who delay the run.
 
-    ``replayed_step_ns`` is the median step with it mended alone. Without a replay, ``why`` not,
-    and ``cost_ns`` is an estimate.
+    ``replayed_step_ns`` is the median step with it mended alone. Where recording slows hosts all
+    are of steps that nobody records, of ``unrecorded_step_ns`` in the median. Without a replay,
+    ``why`` not, and ``cost_ns`` is an estimate.
     """
 
     cost_ns: int
     on_top_ns: int | None = None
     replayed_step_ns: int | None = None
     why: str | None = None
+    unrecorded_step_ns: int | None = None
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """That it is an estimate, if it is one."""
-        if self.why is None:
-            return ()
-        return (Evidence(f"estimated saving, as a replay {self.why}", self.cost_ns, "ns"),)
+        """That it is an estimate, if it is one, or of steps that nobody records."""
+        if self.why is not None:
+            said = f"estimated saving, as a replay {self.why}"
+            return (Evidence(said, self.cost_ns, "ns"),)
+        if self.unrecorded_step_ns is not None:
+            return (Evidence(UNRECORDED_STEP, self.unrecorded_step_ns, "ns"),)
+        return ()
 
     def at_most(self, cost_ns: int | None, run: Measures) -> Saving:
         """The same, where no more can be saved than that; None is no limit."""
@@ -63,19 +70,14 @@ class Saving(Struct, frozen=True):
             return self
         more = (self.cost_ns - cost_ns) / max(len(run_graph(run).step_ns), 1)
         on_top = min(self.on_top_ns or 0, cost_ns)
-        return Saving(cost_ns, on_top, round((self.replayed_step_ns or 0) + more))
+        step = round((self.replayed_step_ns or 0) + more)
+        return Saving(cost_ns, on_top, step, None, self.unrecorded_step_ns)
 
 
-def saving(
-    run: Measures,
-    edit: Edit,
-    estimate_ns: float,
-    min_step_share: float,
-    of: Edit = lambda lag_ns: lag_ns,
-) -> Saving:
+def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float) -> Saving:
     """What an edit saves in a replay; where the trace shows too little for one, the estimate.
 
-    ``of`` an edited run, in place of the one that was measured.
+    On GPUs of a run whose hosts launch as fast as they do when nobody records them.
     """
     try:
         need_replay(run)
@@ -83,12 +85,13 @@ def saving(
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
     measured = as_measured(run)
-    before = of(measured)
+    before = launched_unrecorded(run, measured)
     alone, left = _shorter(run, before, edit(before))
     mended = mended_lags(run, min_step_share)
-    without = of(mended)
+    without = launched_unrecorded(run, mended)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
-    return Saving(alone, on_top, int(np.median(left)))
+    its = pace(run) if before is not measured else None
+    return Saving(alone, on_top, int(np.median(left)), None, its and its.unrecorded_ns)
 
 
 def _need_waits(run: Measures) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.causal.edits.own_pace import launched_unrecorded
 from commtrace.causal.edits.run_edits import (
     as_measured,
     needing_nobody,
@@ -83,7 +84,7 @@ def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tup
 def _also_on_top(
     run: Measures, hidden: Callable[[Lags], float], min_step_share: float
 ) -> tuple[float, int]:
-    """What is hidden of the run as measured, and with late ranks already mended."""
+    """What is hidden of the run as it is unrecorded, and with late ranks already mended."""
     measured, mended = as_measured(run), mended_lags(run, min_step_share)
-    alone = hidden(measured)
-    return alone, round(alone if mended is measured else hidden(mended))
+    alone = hidden(launched_unrecorded(run, measured))
+    return alone, round(alone if mended is measured else hidden(launched_unrecorded(run, mended)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -12,14 +11,13 @@ import numpy.typing as npt
 
 from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.edits.rank_edits import copying_within, launching_ahead, launching_at_once
-from commtrace.causal.own_pace import at_own_pace
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, pace
+from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._idle import (
@@ -92,8 +90,8 @@ class LaunchGap(Rule, frozen=True):
             if not found:
                 continue
             worst = max(found, key=lambda one: one.total_ns)
-            edit, of = mended or _launching(run, found), partial(at_own_pace, run)
-            gain = saving(run, edit, worst.total_ns, self.min_step_share, of)
+            edit = mended or _launching(run, found)
+            gain = saving(run, edit, worst.total_ns, self.min_step_share)
             gain = gain.at_most(starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, run)
@@ -106,7 +104,7 @@ class LaunchGap(Rule, frozen=True):
                     cost_ns=gain.cost_ns,
                     cost_on_top_ns=gain.on_top_ns,
                     replayed_step_ns=gain.replayed_step_ns,
-                    evidence=(*its.evidence, *gain.evidence, *_unrecorded_step(run)),
+                    evidence=(*its.evidence, *gain.evidence),
                 )
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
@@ -319,13 +317,6 @@ def _launching(run: Measures, found: list[Idle]) -> Edit:
         return lag
 
     return edit
-
-
-def _unrecorded_step(run: Measures) -> tuple[Evidence, ...]:
-    its = pace(run)
-    if its is None or not its.is_slowed:
-        return ()
-    return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),)
 
 
 def _recorded(run: Measures) -> str:

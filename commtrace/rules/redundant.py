@@ -10,8 +10,8 @@ import numpy as np
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.causal.edits.not_issued import not_issued
 from commtrace.causal.edits.object_edits import as_tensors, without_objects
+from commtrace.causal.edits.own_pace import at_own_pace
 from commtrace.causal.edits.run_edits import as_measured, saved_by
-from commtrace.causal.own_pace import at_own_pace
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph

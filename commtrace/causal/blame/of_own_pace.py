@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from commtrace.causal.edits.own_pace import launched_unrecorded
 from commtrace.causal.edits.run_edits import step_ns
-from commtrace.causal.own_pace import at_own_pace
 from commtrace.causal.replay.graph import Change, Lags, changed
-from commtrace.causal.run.run_graph import run_graph
-from commtrace.metrics.run.unrecorded_steps import pace
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -30,11 +28,10 @@ def of_own_pace(run: Measures, lag_ns: Lags, edit: Change) -> OfOwnPace | None:
 
     None where it saves as much then, nobody knows such steps, or hosts compute themselves.
     """
-    its = pace(run)
-    if its is None or not its.is_slowed or run_graph(run).calls.on_cpu.any():
+    if launched_unrecorded(run, lag_ns) is lag_ns:
         return None
     lags = (lag_ns, changed(lag_ns, edit))
     before, after = step_ns(run, lags).T
-    own_before, own_after = step_ns(run, [at_own_pace(run, lag) for lag in lags]).T
+    own_before, own_after = step_ns(run, [launched_unrecorded(run, lag) for lag in lags]).T
     share = float((own_before - own_after).sum() / max((before - after).sum(), 1))
     return OfOwnPace(max(share, 0.0), round(float(np.median(own_after)))) if share < 1 else None

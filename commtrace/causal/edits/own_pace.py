@@ -17,7 +17,7 @@ from commtrace.metrics.run.unrecorded_steps import pace
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["at_own_pace"]
+__all__ = ["at_own_pace", "launched_unrecorded"]
 
 _LEAST = 1 / 4  # of the time that a launch took while it was recorded
 _TRIES = 6  # halves: to 1 % of it
@@ -32,6 +32,11 @@ def at_own_pace(run: Measures, lag_ns: Lags) -> Lags:
     """
     factor = _factor(run)
     return lag_ns if factor == 1 else _faster(run, lag_ns, factor)
+
+
+def launched_unrecorded(run: Measures, lag_ns: Lags) -> Lags:
+    """The same where hosts only launch; where they compute themselves, these lags."""
+    return lag_ns if run_graph(run).calls.on_cpu.any() else at_own_pace(run, lag_ns)
 
 
 @measure
