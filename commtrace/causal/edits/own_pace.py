@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,14 +25,26 @@ _TRIES = 6  # halves: to 1 % of it
 _LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
 
 
+class _Factors(NamedTuple):
+    """Of the time that a host takes to launch, and for all that takes it longer."""
+
+    launching: float
+    else_: float
+
+
+_AS_RECORDED = _Factors(1.0, 1.0)
+
+
 def at_own_pace(run: Measures, lag_ns: Lags) -> Lags:
     """These lags, with hosts as much faster as makes the median step one that is not recorded.
 
     All that takes a host up to 1 ms between two launches: longer, it does other things,
-    which recording does not slow. The same lags where nobody knows of such steps.
+    which recording does not slow. Where that is not enough these, too, are shorter: later steps
+    have less of them, as a new shape's plans are made once. The same lags where nobody knows of
+    such steps.
     """
-    factor = _factor(run)
-    return lag_ns if factor == 1 else _faster(run, lag_ns, factor)
+    factors = _factors(run)
+    return lag_ns if factors == _AS_RECORDED else _faster(run, lag_ns, factors)
 
 
 def launched_unrecorded(run: Measures, lag_ns: Lags) -> Lags:
@@ -40,24 +53,42 @@ def launched_unrecorded(run: Measures, lag_ns: Lags) -> Lags:
 
 
 @measure
-def _factor(run: Measures) -> float:
-    """How much of its time a launch takes when nobody records it; all of it if nobody knows."""
+def _factors(run: Measures) -> _Factors:
+    """How much of its time a launch takes when nobody records it, and what takes a host longer.
+
+    All of it if nobody knows.
+    """
     its = pace(run)
     if its is None or not its.is_slowed:
-        return 1.0
+        return _AS_RECORDED
     measured = as_measured(run)
     wanted = its.unrecorded_ns / its.recorded_ns * _median_step(run, measured)
-    low, high = _LEAST, 1.0
+
+    def is_longer(factors: _Factors) -> bool:
+        return _median_step(run, _faster(run, measured, factors)) > wanted
+
+    least = _Factors(_LEAST, 1.0)
+    if is_longer(least):
+        # What no host explains is none's: steps that are recorded may have more to do.
+        if is_longer(_Factors(_LEAST, 0.0)):
+            return least
+        return _Factors(_LEAST, _between(0.0, lambda its: is_longer(_Factors(_LEAST, its))))
+    return _Factors(_between(_LEAST, lambda its: is_longer(_Factors(its, 1.0))), 1.0)
+
+
+def _between(low: float, is_too_much: Callable[[float], bool]) -> float:
+    """The largest number up to 1 that is not too much, nearly."""
+    high = 1.0
     for _ in range(_TRIES):
         middle = (low + high) / 2
-        longer = _median_step(run, _faster(run, measured, middle)) > wanted
-        low, high = (low, middle) if longer else (middle, high)
+        low, high = (low, middle) if is_too_much(middle) else (middle, high)
     return (low + high) / 2
 
 
-def _faster(run: Measures, lag_ns: Lags, factor: float) -> Int64:
-    launches = (run_graph(run).graph.kind == HOST) & (lag_ns > 0) & (lag_ns <= _LAUNCH_NS)
-    return np.where(launches, np.rint(lag_ns * factor), lag_ns).astype(np.int64)
+def _faster(run: Measures, lag_ns: Lags, factors: _Factors) -> Int64:
+    is_host = (run_graph(run).graph.kind == HOST) & (lag_ns > 0)
+    factor = np.where(lag_ns <= _LAUNCH_NS, factors.launching, factors.else_)
+    return np.where(is_host, np.rint(lag_ns * factor), lag_ns).astype(np.int64)
 
 
 def _median_step(run: Measures, lag_ns: Lags) -> float:

@@ -22,7 +22,7 @@ SLOWED = "slowed-by-recording"
 UNRECORDED_STEP = "median step that is not recorded"
 """The evidence of a finding whose saving is of such steps."""
 _LEAST = 5
-_MUCH, _MOST = 1.1, 20
+_MUCH, _FAR, _MOST = 1.1, 2, 20
 _LITTLE = 0.97  # of a step
 
 
@@ -72,6 +72,8 @@ def slowed(run: Measures) -> tuple[Note, ...]:
         f"{ms(its.recorded_ns)}, and {ms(its.unrecorded_ns)} behind them (medians): hosts call "
         "operators faster when nobody records them"
     )
+    if its.recorded_ns >= _FAR * its.unrecorded_ns:
+        message += "; if the first steps also have more to do, record later ones (--start-step)"
     return (Note(SLOWED, message),)
 
 
