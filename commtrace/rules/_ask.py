@@ -23,6 +23,7 @@ __all__ = ["broken", "diagnose", "explanation", "verdict"]
 
 
 _MOSTLY = 0.5  # of its operations
+_MUCH = 0.05  # of the time
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
 
 
@@ -69,7 +70,9 @@ def diagnose(
         for one in (_placed(found, run) for found in _mooted(findings))
     ]
     all_broke = 0 < len(chosen) == len(notes)
-    return Diagnosis(tuple(_ordered(held)), skipped, tuple(notes), all_broke, frozenset(chosen))
+    return Diagnosis(
+        tuple(_ordered(held, at_most)), skipped, tuple(notes), all_broke, frozenset(chosen)
+    )
 
 
 def _mooted(findings: list[Finding]) -> Iterator[Finding]:
@@ -126,7 +129,8 @@ def verdict(run: Measures, diagnosis: Diagnosis) -> Verdict:
     return Verdict(diagnosis, its.time_ns, good_news, its.in_steps, step_count(run))
 
 
-def _ordered(findings: list[Finding]) -> list[Finding]:
+def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
+    """The costliest first, each with its symptoms behind it."""
     costliest = sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.start_ns))
     causes = [_cause(finding, costliest) for finding in costliest]
 
@@ -138,8 +142,17 @@ def _ordered(findings: list[Finding]) -> list[Finding]:
         explained = max((one.cost_ns for one in symptoms(finding)), default=0)
         return finding.cost_ns or max(explained, finding.weighs_ns)
 
+    # What is paid once goes behind what a program surely pays again and again.
+    again = (one for one in symptoms(None) if not RULES[one.rule].paid_once)
+    much = [one.cost_ns for one in again if one.confidence != "low"]
+    behind = min((its for its in much if its >= _MUCH * time_ns), default=time_ns + 1) - 1
+
+    def weight_in_order(finding: Finding) -> int:
+        its = weight(finding)
+        return min(its, behind) if RULES[finding.rule].paid_once else its
+
     def placed(cause: Finding | None) -> Iterator[Finding]:
-        for finding in sorted(symptoms(cause), key=weight, reverse=True):
+        for finding in sorted(symptoms(cause), key=weight_in_order, reverse=True):
             yield replace(finding, explained_by=cause.rule if cause else None)
             yield from placed(finding)
 

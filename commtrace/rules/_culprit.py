@@ -134,7 +134,7 @@ def _finding(
         advice=advice(culprit, run) + _unrecorded(run, culprit),
         confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
-        explains=(*rule.explains, *OF_HOST) if culprit.cause in HOST else None,
+        explains=_explains(rule, culprit),
         # What is saved where work is shared is less than what others wait for it.
         weighs_ns=0 if culprit.instead_ns is None else int(culprit.instead_ns.sum()),
     )
@@ -151,6 +151,15 @@ def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
         f"({times_beside(run):.2f} times as long), about {ms(slowed / culprit.steps_ns.size)} a "
         f"{part} that the saving leaves out"
     )
+
+
+def _explains(rule: Rule, culprit: Culprit) -> tuple[str, ...] | None:
+    """What a host does not do in time, too, if that is sure; None as the rule has it."""
+    if culprit.cause not in HOST:
+        return None
+    if culprit.doubt:
+        return tuple(its for its in rule.explains if its not in OF_HOST)
+    return (*rule.explains, *OF_HOST)
 
 
 def _unrecorded(run: Measures, culprit: Culprit) -> str:

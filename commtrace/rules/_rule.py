@@ -34,7 +34,8 @@ class Rule(Struct, frozen=True):
     of this one, and ``same`` those that are only where they report the very same events;
     ``moots`` those that are where most of their operations are this one's, which need not be called
     at all; ``good_news`` marks a rule that reports no fault; ``of_single_events`` one whose
-    findings hold, too, where most events are missing. Findings are symptoms of what costs
+    findings hold, too, where most events are missing; ``paid_once`` one whose faults do not come
+    again, however long a program runs. Findings are symptoms of what costs
     ``explained_by_share`` of what they do: of larger ones the most would remain.
     """
 
@@ -43,6 +44,7 @@ class Rule(Struct, frozen=True):
     moots: ClassVar[tuple[str, ...]] = ()
     good_news: ClassVar[bool] = False
     of_single_events: ClassVar[bool] = False
+    paid_once: ClassVar[bool] = False
     explained_by_share: ClassVar[float] = 0.5
 
     @classmethod

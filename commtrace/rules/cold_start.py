@@ -86,6 +86,7 @@ class ColdStart(Rule, frozen=True):
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication", "launch-gap")
+    paid_once: ClassVar[bool] = True
 
     slower: float = 2.0
     others: int = 3
