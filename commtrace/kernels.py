@@ -14,7 +14,10 @@ from typing import NamedTuple
 from commtrace.comms import canonical_dtype, canonical_operation
 from commtrace.config import kernel_patterns
 
-__all__ = ["Kernel", "is_communication", "known"]
+__all__ = ["MATRIX", "Kernel", "is_communication", "known"]
+
+MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
+"""What is in the names of kernels that multiply matrices."""
 
 
 class Kernel(NamedTuple):

@@ -165,3 +165,16 @@ def pickled(exchanged: Rows) -> Said:
         "low",
         too_many=False,
     )
+
+
+def logits(gathered: Rows) -> Said:
+    return Said(
+        "logits are gathered, of which every rank computes the same loss or probabilities",
+        Evidence("largest", float(gathered.ints("size_bytes").max()) / 1e6, "MB"),
+        ("parameters: a softmax comes right behind them, without a product of matrices between",),
+        "compute the loss of shards: where ranks have parts of the vocabulary exchange each "
+        "token's maximum, sum of exponentials and target's logit (loss_parallel, a "
+        "vocabulary-parallel cross entropy); where they have tokens, average their losses; to "
+        "sample, gather each rank's top k of the last position",
+        "medium",
+    )

@@ -68,6 +68,10 @@ _WAYS = (
 )
 _ZERO = "ZeRO-3: stage3_prefetch_bucket_size"
 _KEEP = ", or keep them after forward where memory allows (reshard_after_forward=False)"
+_NO_PARAMETERS = (
+    "; if these are activations, as a graph's nodes or a sequence's keys, send each rank only the "
+    "part that it needs (all_to_all)"
+)
 _LITTLE = 0.25  # of what is exposed
 _WRAP = (
     "wrap larger modules (fully_shard a block, not each of its layers): most of so small "
@@ -185,7 +189,8 @@ def _prefetch(run: Measures, calls: Called, rows: Int64) -> str:
     backward = share > _LITTLE
     meant = slice(0 if share < 1 - _LITTLE else 1, 2 if backward else 1)
     ways = [f"{name}: {' and '.join(each[meant])}" for name, *each in _WAYS]
-    return f"{_PREFETCH} ({'; '.join((*ways, _ZERO))}){_KEEP if backward else ''}"
+    said = f"{_PREFETCH} ({'; '.join((*ways, _ZERO))}){_KEEP if backward else ''}"
+    return said if _is_labelled(run) else said + _NO_PARAMETERS
 
 
 def starts_late(run: Measures, rows: Int64) -> bool:
@@ -266,8 +271,13 @@ def _options(run: Measures, op: str) -> str:
     """What the library that calls it in backward lets programs choose."""
     if op != "all_reduce":
         return _SHARDED
+    return _REPLICATED if _is_labelled(run) else _DDP
+
+
+def _is_labelled(run: Measures) -> bool:
+    """Whether FSDP's own ranges are in the trace."""
     labels = run.rows("steps").coded("label").occurring()
-    return _REPLICATED if any(its.startswith(_SHARDING_LABELS) for its in labels) else _DDP
+    return any(its.startswith(_SHARDING_LABELS) for its in labels)
 
 
 def _scatters(run: Measures) -> int:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int64, codes, grouped, sums
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.kernels import MATRIX
 from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.master_gathers import master_gathers
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
 HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
 SINGLE = r"sgemm|s1688|f32|fp32|float"
 DOUBLE = r"dgemm|d884|f64|fp64|double"

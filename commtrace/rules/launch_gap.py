@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
 _STALL_NS = 100_000
+_OF_KERNELS = 20
 _LARGER_UNITS = "more layers in each unit that is sharded"
 
 
@@ -53,8 +54,8 @@ class LaunchGap(Rule, frozen=True):
         that are longer, and where gaps are fewer those of 100 µs or more, while the rank's other
         devices neither compute nor copy, either; if that is little, such ones next to copies, too.
         The potential saving of gaps is that of a run whose hosts, all of them, launch in no time,
-        but for stalls; to stalls belong large copies to the host before and back behind them. How a
-        run without steps starts is no stall: what is before its first communication.
+        but for stalls; to stalls belong large copies to the host before and back behind them. How
+        a run without steps starts, before one of twenty communication kernels has run, is no stall.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -131,7 +132,7 @@ class LaunchGap(Rule, frozen=True):
         idle = Idle.before(line, line.starved() & (long | few))
         begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, run))
         long = end - begin > (_STALL_NS if few.any() else 1e3 * self.max_gap_us)
-        long &= end > _started_ns(line, run)
+        long &= begin >= _started_ns(line, run)
         return Idle(line, begin[long], end[long])
 
     def _ahead(self, run: Measures) -> Edit:
@@ -323,9 +324,13 @@ def _launching(run: Measures, found: list[Idle]) -> Edit:
 
 
 def _started_ns(line: Timeline, run: Measures) -> int:
-    """When a run without steps communicates first: until then it loads, connects, compiles."""
-    first = line.start_ns[line.kind == "communication"][:1]
-    return NULL if has_steps(run) or not first.size else int(first[0])
+    """When a run without steps has started: one communication kernel of twenty has run.
+
+    Until then hosts connect, load libraries and allocate.
+    """
+    starts = line.start_ns[line.kind == "communication"]
+    first = len(starts) // _OF_KERNELS
+    return int(starts[first]) if first and not has_steps(run) else NULL
 
 
 def _recorded(run: Measures) -> str:

@@ -19,6 +19,7 @@ from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
+from commtrace.metrics.run.gathered_logits import gathered_logits
 from commtrace.metrics.run.gradients import Placed, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
@@ -42,7 +43,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Twelve kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Thirteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
         same sizes and nothing else. The checks before each collective at PyTorch's debug level
@@ -60,7 +61,9 @@ class Redundant(Rule, frozen=True):
         three for each such or more: parameters that no update has changed since the last.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
-        every step (``all_gather_object``, ``gather_object``), for what pickles them.
+        every step (``all_gather_object``, ``gather_object``), for what pickles them. All_gathers of
+        a megabyte or more that a softmax or loss works on as they are: logits, whose loss ranks can
+        compute of what each has.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -116,6 +119,7 @@ class Redundant(Rule, frozen=True):
             (_needless.regathered, _regathered(rows, repeated)),
             (_needless.objects, rows.take(same_objects(rows))),
             (_needless.pickled, rows.take(exchanged_objects(rows))),
+            (_needless.logits, rows.take(gathered_logits(run, rows))),
         ):
             edit = _EDITS.get(say, not_issued)
             cost = _cost_ns(run, found, edit) if len(found) else 0

@@ -1,0 +1,74 @@
+"""All_gathers of logits: what is gathered goes into a softmax, or a loss, as it is."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Bool, Int64, codes, rows_by
+from commtrace.kernels import MATRIX
+from commtrace.metrics.rank.rows_of import rows_of_rank
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+    from commtrace.table import Coded, Rows
+
+__all__ = ["gathered_logits"]
+
+_LEAST_BYTES = 1_000_000
+_ALWAYS = 0.9  # of the gathers of a size
+_SOFTMAX = re.compile(r"soft_?max|cross_?entropy|nll_?loss", re.IGNORECASE)
+_PRODUCT = re.compile(
+    rf"{MATRIX}|^aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|conv|einsum|_?scaled_dot)",
+    re.IGNORECASE,
+)
+
+
+def gathered_logits(run: Measures, rows: Rows) -> Bool:
+    """Which rows of ``sequences`` gather what the next softmax works on.
+
+    Nothing computes beside them, and between them and the softmax no product of matrices: they are
+    no parameters. Of (nearly) all gathers of their size.
+    """
+    gathers = rows.coded("op").being("all_gather") & (rows.ints("size_bytes") >= _LEAST_BYTES)
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for (rank,), at in rows_by(rows.ints("rank")).items():
+        mine = at[gathers[at]]
+        if mine.size:
+            found[mine] = _before_softmax(run, rank, rows.take(mine))
+    kind = codes(rows.coded("communicator"), rows.coded("dtype"), rows.ints("size_bytes"))
+    share = np.bincount(kind, found) / np.maximum(np.bincount(kind, gathers), 1)
+    sure: Bool = found & (share[kind] >= _ALWAYS)
+    return sure
+
+
+def _before_softmax(run: Measures, rank: int, gathers: Rows) -> Bool:
+    on_cpu = bool(gathers.coded("device").being("cpu").all())
+    its = rows_of_rank(run, "ops" if on_cpu else "kernels", rank)
+    its = its.take(np.flatnonzero(its.coded("kind").being("compute")))
+    its = its.take(np.argsort(its.ints("start_ns"), kind="stable"))
+    names, start = its.coded("name"), its.ints("start_ns")
+    softmax, product = (_named(names, form) for form in (_SOFTMAX, _PRODUCT))
+    begun, done = gathers.ints("start_ns"), gathers.ints("end_ns")
+    first = np.searchsorted(start, done)
+    alone = _ended_before(its, begun) == first
+    there = _next(softmax, first, its) < _next(product, first, its)
+    return np.asarray(alone & there)
+
+
+def _named(names: Coded, form: re.Pattern[str]) -> Int64:
+    return np.flatnonzero(names.where(lambda name: form.search(name) is not None))
+
+
+def _ended_before(its: Rows, begun_ns: Int64) -> Int64:
+    """How many of the rows, by their start, ended when each gather began, all before included."""
+    last = np.maximum.accumulate(its.ints("start_ns") + its.ints("duration_ns"))
+    return np.searchsorted(last, begun_ns, side="right")
+
+
+def _next(which: Int64, first: Int64, its: Rows) -> Int64:
+    """The first of some rows from there on; one past the last if there is none."""
+    found: Int64 = np.append(which, len(its))[np.searchsorted(which, first)]
+    return found
