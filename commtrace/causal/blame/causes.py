@@ -9,13 +9,14 @@ import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int32, Int64, codes, distinct, least, most, sums
 from commtrace.causal.blame.step_patterns import MANY_STEPS
-from commtrace.causal.edits.run_edits import as_measured, saved_by, typical
+from commtrace.causal.edits.own_pace import undisturbed
+from commtrace.causal.edits.run_edits import saved_by, typical
 from commtrace.causal.run.builder import DEVICES, FEED, HOSTS
 from commtrace.causal.run.calls import op_and_dimension
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import asleep_ns, fight, processor, taken_cores
 from commtrace.causal.work.on_core import on_core
-from commtrace.causal.work.segments import own_parts, own_work
+from commtrace.causal.work.segments import own_parts, own_work, work_on_cores
 from commtrace.causal.work.usual import of_the_rest
 from commtrace.diagnosis import Cause
 from commtrace.metrics.run.arrivals import TRUST
@@ -83,8 +84,10 @@ def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]
     """
     possible = dict(parts)
     if not run_graph(run).calls.on_cpu.any():
-        edits = (typical(run, ranks, None, part) for part in (None, HOSTS, DEVICES))
-        both, host, device = saved_by(run, as_measured(run), edits).sum(axis=0).tolist()
+        lag = undisturbed(run)
+        work = work_on_cores(run, lag)
+        edits = (typical(run, ranks, lag, part, work) for part in (None, HOSTS, DEVICES))
+        both, host, device = saved_by(run, lag, edits).sum(axis=0).tolist()
         fed = "copy" if _feed_copies(run, ranks) else None
         together = max(host, device) < both / 2
         if together and not fed:

@@ -25,12 +25,12 @@ from commtrace.causal.blame.suspects import (
 )
 from commtrace.causal.blame.weighed import weighed
 from commtrace.causal.edits.bounds import critical_way
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved_by, scaled
 from commtrace.causal.replay.graph import Change, Lags, changed, changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import fight
-from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.segments import work_on_cores, work_with
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -100,7 +100,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         raise CannotLook("needs several ranks that communicate")
     found: list[Culprit] = []
     excused: list[Culprit] = []
-    lag, mended = lags_on_cores(run), as_measured(run)
+    lag, mended = undisturbed(run), as_measured(run)
     worth = min_share * float(its.step_ns.sum())
     least = min_share * float(critical_way(run, lag).step_ns.sum())  # on cores
     left = ranks
@@ -126,7 +126,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         else:
             mended = changed(mended, edit_of(run, who, mended, work_with(run, mended)))
         lag = edited
-    on_cores = _Edited.of(lags_on_cores(run), lag)
+    on_cores = _Edited.of(undisturbed(run), lag)
     without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
     return Culprits(tuple(together_if_graded(run, found)), tuple(excused), without, on_cores)
 

@@ -11,8 +11,8 @@ from msgspec import structs
 from commtrace.causal.blame.awaited import awaited
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.suspects import saved_evenly
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.diagnosis import Cause
 
@@ -37,7 +37,7 @@ def together_if_graded(run: Measures, found: Sequence[Culprit]) -> Sequence[Culp
         return found
     if any(its.saved_ns > _HIDDEN * its.on_top_ns for its in found[1:]):
         return found
-    first, lag = found[0], lags_on_cores(run)
+    first, lag = found[0], undisturbed(run)
     steps = saved_evenly(run, lag, work_on_cores(run, lag))
     if steps.sum() <= first.on_top_ns:
         return found

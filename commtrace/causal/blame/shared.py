@@ -11,10 +11,10 @@ from commtrace.arrays import Int64
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.suspects import edit_of
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import saved_by
 from commtrace.causal.replay.graph import Change, Lags
 from commtrace.causal.work.inputs import Inputs
-from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.segments import work_on_cores
 from commtrace.metrics.run.stages import other_stages
@@ -44,7 +44,7 @@ def shared_by_stages(
     edit, steps = _tried(run, shared, lag_ns)
     if steps.sum() <= 0:
         return who, it
-    before = lags_on_cores(run)
+    before = undisturbed(run)
     alone = steps if lag_ns is before else _tried(run, shared, before)[1]
     longer = it.on_top_ns / max(int(who.steps_ns.sum()), 1)  # for waits for cores
     saved = np.rint(steps * longer).astype(np.int64)

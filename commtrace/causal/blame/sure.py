@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Float64, Int64
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved_by, scaled
 from commtrace.causal.replay.graph import Change, Lags, changed
 from commtrace.causal.run.builder import HOSTS
@@ -89,6 +90,6 @@ def saved_surely(run: Measures, ranks: Collection[int], lag_ns: Lags) -> Int64:
     """
     each = [saved_by(run, lag_ns, [without_more(run, ranks, lag_ns, work_on_cores(run, lag_ns))])]
     measured = as_measured(run)
-    if lag_ns is lags_on_cores(run) and lag_ns is not measured:
+    if lag_ns is undisturbed(run) and lags_on_cores(run) is not measured:
         each.append(saved_by(run, measured, [without_more(run, ranks, measured, own_work(run))]))
     return max((steps[:, 0] for steps in each), key=np.sum)

@@ -25,6 +25,7 @@ from commtrace.causal.blame.sure import (
     without_more,
 )
 from commtrace.causal.edits.bounds import critical_way
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import (
     even,
     of_ranks,
@@ -38,7 +39,6 @@ from commtrace.causal.edits.stage_edits import even_stages
 from commtrace.causal.replay.graph import Change, Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import works_more
-from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.segments import OwnWork, idle_ns, work_on_cores
 from commtrace.measures import measure
 from commtrace.metrics.run.stages import other_stages
@@ -65,16 +65,16 @@ _TOGETHER = 0.6  # of the others of a set, in the steps that it delays
 def saved_evenly(run: Measures, lag_ns: Lags, work: OwnWork, but: Collection[int] = ()) -> Int64:
     """What each step is shorter than with these lags if all ranks but some work as ``even`` has it.
 
-    With ``lags_on_cores``, or edits of these, and the ``work`` with them.
+    With ``undisturbed``, or edits of these, and the ``work`` with them.
     """
-    if lag_ns is lags_on_cores(run) and not but:
+    if lag_ns is undisturbed(run) and not but:
         return _all_evenly(run)
     return saved_by(run, lag_ns, [even(run, lag_ns, but, work)])[:, 0]
 
 
 @measure
 def _all_evenly(run: Measures) -> Int64:
-    lag = lags_on_cores(run)
+    lag = undisturbed(run)
     return saved_by(run, lag, [even(run, lag, (), work_on_cores(run, lag))])[:, 0]
 
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Int64
+from commtrace.causal.blame.as_recorded import is_unrecorded, mostly_recorded
 from commtrace.causal.blame.awaited import awaited
 from commtrace.causal.blame.causes import bursts, doubt_of
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.done_more import counted_more, done_more, slower
-from commtrace.causal.blame.of_own_pace import of_own_pace
 from commtrace.causal.blame.pattern import pattern
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.suspects import edit_of
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved, saved_by, step_ns
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["weighed"]
 
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
-_MOSTLY = 2 / 3  # of what is saved while hosts are recorded
 _LENT = 1.7  # of half a core: what its other half runs takes the rest
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 _RECORDED = "recording slows hosts, and unrecorded it delays much less"
@@ -47,8 +47,6 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     if not (persistent or its.spikes):
         return None
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
-    own_pace = of_own_pace(run, lag_ns, who.edit)
-    longer *= 1.0 if own_pace is None else own_pace.share
     saved_ns = np.rint(who.steps_ns * longer).astype(np.int64)
     on_top_ns = int(saved_ns.sum())
     if not persistent:
@@ -62,15 +60,15 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
         once = not persistent and bursts(its.spikes) == 1
         doubt = doubt or _doubt_of_slower(run, who, times, few_steps=its.few_steps, once=once)
-    if own_pace and own_pace.share < _MOSTLY:
+    alone_ns = _alone_ns(run, who, lag_ns)
+    if mostly_recorded(run, who, alone_ns):
         doubt = doubt or _RECORDED
     before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
-    replayed_ns = own_pace.replayed_step_ns if own_pace else np.median(before_ns - saved_ns)
     return Culprit(
         ranks=who.ranks,
-        saved_ns=round(_alone_ns(run, who, lag_ns) * longer),
+        saved_ns=round(alone_ns * longer),
         on_top_ns=on_top_ns,
-        replayed_step_ns=int(replayed_ns),
+        replayed_step_ns=int(np.median(before_ns - saved_ns)),
         steps_ns=np.rint(its.saved_ns * longer).astype(np.int64),
         noise_ns=its.noise_ns,
         p_value=its.p_value,
@@ -86,13 +84,13 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         more=more,
         slower=times,
         doubt=doubt,
-        unrecorded=own_pace is not None,
+        unrecorded=is_unrecorded(run),
     )
 
 
 def _alone_ns(run: Measures, who: Suspects, lag_ns: Lags) -> float:
     """What they save without the edits that made these lags."""
-    before = lags_on_cores(run)
+    before = undisturbed(run)
     if lag_ns is before:
         return float(who.steps_ns.sum())
     edited = edit_of(run, who, before, work_on_cores(run, before))

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Float64, Int32, Int64
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import factors, steps_at
 from commtrace.causal.replay.graph import Change, Lags, longest_way, replayed
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.measures import measure
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ class Way(Struct, frozen=True, eq=False):
 
 def critical_way(run: Measures, lag_ns: Lags) -> Way:
     """The critical path with these lags."""
-    return _on_cores(run) if lag_ns is lags_on_cores(run) else _critical(run, lag_ns)
+    return _undisturbed(run) if lag_ns is undisturbed(run) else _critical(run, lag_ns)
 
 
 @measure
-def _on_cores(run: Measures) -> Way:
-    return _critical(run, lags_on_cores(run))
+def _undisturbed(run: Measures) -> Way:
+    return _critical(run, undisturbed(run))
 
 
 def _critical(run: Measures, lag_ns: Lags) -> Way:

@@ -12,13 +12,14 @@ from commtrace.causal.edits.run_edits import as_measured, step_ns
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.builder import HOST
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.measures import measure
 from commtrace.metrics.run.unrecorded_steps import pace
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["at_own_pace", "launched_unrecorded"]
+__all__ = ["at_own_pace", "launched_unrecorded", "undisturbed"]
 
 _LEAST = 1 / 4  # of the time that a launch took while it was recorded
 _USUAL = 0.7  # of the same: the median of 21 programs on GPUs whose steps tell
@@ -52,6 +53,12 @@ def at_own_pace(run: Measures, lag_ns: Lags) -> Lags:
 def launched_unrecorded(run: Measures, lag_ns: Lags) -> Lags:
     """The same where hosts only launch; where they compute themselves, these lags."""
     return lag_ns if run_graph(run).calls.on_cpu.any() else at_own_pace(run, lag_ns)
+
+
+@measure
+def undisturbed(run: Measures) -> Lags:
+    """The lags without waits for cores, where hosts launch as fast as when nobody records them."""
+    return launched_unrecorded(run, lags_on_cores(run))
 
 
 @measure

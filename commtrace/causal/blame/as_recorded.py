@@ -1,0 +1,33 @@
+"""Whether suspects are late only while their hosts are recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.causal.blame.search import Suspects
+from commtrace.causal.blame.suspects import edit_of
+from commtrace.causal.edits.own_pace import undisturbed
+from commtrace.causal.edits.run_edits import as_measured, saved_by
+from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.segments import work_with
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["is_unrecorded", "mostly_recorded"]
+
+_MOSTLY = 2 / 3  # of what they save while hosts are recorded
+
+
+def is_unrecorded(run: Measures) -> bool:
+    """Whether what is saved is of steps that nobody records."""
+    return undisturbed(run) is not lags_on_cores(run)
+
+
+def mostly_recorded(run: Measures, who: Suspects, saved_ns: float) -> bool:
+    """Whether they save much more while hosts are recorded than the ``saved_ns`` else."""
+    if not is_unrecorded(run):
+        return False
+    lag = as_measured(run)
+    recorded_ns = float(saved_by(run, lag, [edit_of(run, who, lag, work_with(run, lag))]).sum())
+    return saved_ns < _MOSTLY * recorded_ns
