@@ -14,7 +14,7 @@ from commtrace.causal.edits.rank_edits import not_blocking
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule, too
@@ -23,10 +23,12 @@ from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 _SILENCE = 10  # median launch intervals: so long does a host not pause by chance
 _LAUNCH = 2  # of the same: so long a launch takes at most
 _RECOVERED_NS = 20_000
+_OF_DEVICE = frozenset(("cudaDeviceSynchronize", "hipDeviceSynchronize"))
 
 
 class HostSync(Rule, frozen=True):
@@ -38,7 +40,8 @@ class HostSync(Rule, frozen=True):
         is done, and resumes within ``resume_us`` µs of that (after such a copy, within two
         of its usual intervals). At least ``min_operations`` of them; the device's idle time
         until launches are ahead of it again, or the host reads more, is at least ``min_step_share``
-        of the steps' time.
+        of the steps' time. And synchronisations of the whole device, as many, if the run replayed
+        without them is so much shorter.
 
     Why it costs time
         A host that runs ahead of the device hides its own time. After ``item()``,
@@ -50,8 +53,8 @@ class HostSync(Rule, frozen=True):
         needed. Keep what is printed or logged on the device, and read it later, or seldom.
 
     Blind spots
-        The tables hold launches and copies, not the synchronising calls themselves: without
-        a copy to the host beside it the call is inferred from when the host resumes.
+        Which calls block on a collective is inferred from when the host resumes. A device may be
+        synchronised for a reason, as for a stream that nothing else orders.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("copy-loop", "launch-gap")
@@ -62,6 +65,49 @@ class HostSync(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
+        found = [*self._of_devices(run)]
+        yield from found or self._of_collectives(run)
+
+    def _of_devices(self, run: Measures) -> Iterator[Finding]:
+        """Hosts that synchronise a whole device again and again."""
+        calls = {rank: _synchronised(run, rank) for rank in ranks_of(run, "blocking_calls")}
+        often = {rank: its for rank, its in calls.items() if len(its) >= self.min_operations}
+        blocked_ns = max((int(its.ints("duration_ns").sum()) for its in often.values()), default=0)
+        if not worth_reporting(blocked_ns, run, self.min_step_share):
+            return
+        waits = [(rank, _end_ns(its)) for rank, its in often.items()]
+        gain = saving(run, self._unblocked(run, waits), blocked_ns, self.min_step_share)
+        if gain.why or not worth_reporting(gain.cost_ns, run, self.min_step_share):
+            return
+        rank, most = max(often.items(), key=lambda one: len(one[1]))
+        yield self.finding(
+            (most.ints("start_ns"), _end_ns(most)),
+            summary=(
+                f"rank {rank}'s host calls {most.coded('name').at(0)} {len(most):,} times, and "
+                f"launches nothing until its device is done: {ms(gain.cost_ns)} to save"
+                + too(tuple(often), rank)
+            ),
+            ranks=tuple(often),
+            saving=gain,
+            evidence=(
+                Evidence("synchronisations", len(most), "calls", self.min_operations),
+                Evidence(
+                    f"saved without them, {of_time(run)}",
+                    share_pct(gain.cost_ns, run),
+                    "%",
+                    100 * self.min_step_share,
+                ),
+            ),
+            ruled_out=("reading results: copies to the host are other calls",),
+            advice=(
+                "leave torch.cuda.synchronize() out of the step: Work.wait(), events and "
+                "wait_stream() order streams without the host; time with CUDA events, read later"
+            ),
+            confidence="high",
+        )
+
+    def _of_collectives(self, run: Measures) -> Iterator[Finding]:
+        """Hosts that wait for collectives, one by one."""
         calls = run.rows("collectives")
         launched = ~calls.coded("device").being("cpu") & (calls.ints("launch_ns") != NULL)
         if launched.sum() < self.min_operations:
@@ -162,6 +208,15 @@ def _run(*, reads: bool) -> Measures:
             launch = free + 60
         run.step(0, step, step_start, launch - step_start)
     return run.trace()
+
+
+def _synchronised(run: Measures, rank: int) -> Rows:
+    calls = rows_of_rank(run, "blocking_calls", rank)
+    return calls.take(np.flatnonzero(calls.coded("name").where(_OF_DEVICE.__contains__)))
+
+
+def _end_ns(calls: Rows) -> Int64:
+    return calls.ints("start_ns") + calls.ints("duration_ns")
 
 
 def _at(time_us: float) -> int:

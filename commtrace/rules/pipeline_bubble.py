@@ -10,9 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import distinct
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import nccl_latency_ns
 from commtrace.metrics.run.pipelines import Messages, chains_of, messages_of
+from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
 from commtrace.rules._pipeline_waits import (
     calls_of,
@@ -116,6 +118,7 @@ class PipelineBubble(Rule, frozen=True):
         most = max(pipelines, key=lambda its: its.gain_ns)  # they run at once
         measured = share_pct(most.waiting_ns, run)
         ideal = None if batches is None else _bubble_pct(stages, batches)
+        saved_ns = round(_times(run) * most.gain_ns)
         uneven = ideal is None or measured > 1.25 * ideal
         who = f"{stages} pipeline stages"
         if len(pipelines) > 1:
@@ -130,13 +133,13 @@ class PipelineBubble(Rule, frozen=True):
             messages.rows,
             summary=f"{who} wait {measured:.0f} % of the time for their neighbours{equal}",
             ranks=tuple(messages.ranks.tolist()),
-            cost_ns=most.gain_ns,
+            cost_ns=saved_ns,
             evidence=(
                 Evidence("mean waiting of a stage", most.waiting_ns, "ns"),
                 Evidence(f"share {of_time(run)}", measured, "%"),
                 Evidence(
                     f"could be saved, {of_time(run)}",
-                    share_pct(most.gain_ns, run),
+                    share_pct(saved_ns, run),
                     "%",
                     100 * self.min_step_share,
                 ),
@@ -234,6 +237,12 @@ def _unlike(mine: Messages) -> float | None:
 def _if_alike_ns(mine: Messages, stages: int, beyond: float) -> int:
     """What equal micro-batches gain: their bubble is a part of all that they take."""
     return round(beyond / (1 - _bubble_pct(stages, mine.per_step) / 100))
+
+
+def _times(run: Measures) -> float:
+    """How long a step of GPUs is that nobody records, of a recorded one."""
+    its = None if run_graph(run).calls.on_cpu.any() else pace(run)
+    return its.times if its else 1.0
 
 
 def _gain_ns(rows: Rows, waiting: float) -> int:

@@ -38,6 +38,11 @@ class Pace(NamedTuple):
         return self.unrecorded_ns <= _LITTLE * self.recorded_ns
 
     @property
+    def times(self) -> float:
+        """How long an unrecorded step is, of a recorded one; 1 where it is no shorter."""
+        return self.unrecorded_ns / self.recorded_ns if self.is_slowed else 1.0
+
+    @property
     def of_saving(self) -> str:
         """That a saving is of unrecorded steps, in words."""
         return (
