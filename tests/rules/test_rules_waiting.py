@@ -823,3 +823,34 @@ def test_stages_that_wait_in_what_sums_up_all_gradients_drain_the_pipeline() -> 
             run.collective(rank, "all_reduce", start + came, 3_000 - came, size=4)
     (bubble,) = bubbles_of(run.trace(), min_step_share=0.01)
     assert bubble.evidence[0].value == pytest.approx(6 * 980_000, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "fires"),
+    [
+        ("cudaDeviceSynchronize", True),
+        ("hipDeviceSynchronize", True),
+        ("cudaStreamSynchronize", False),  # as a copy of a value to the host does
+    ],
+)
+def test_a_device_that_is_synchronised_again_and_again_waits_for_launches(
+    name: str, fires: bool
+) -> None:
+    """After each call the host needs 240 µs until it launches: with no call it would be ahead."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(10), range(2)):
+        begun, now = 5_500 * step, 5_500.0 * step
+        run.step(rank, step, begun, 5_500)
+        for _ in range(4):
+            for i in range(10):
+                launched = BASE_NS + round(1e3 * (now + 50 * i))
+                run.kernel(rank, now + 60 + 100 * i, 100, launch_ns=launched)
+            run.blocking_call(rank, name, now + 500, 562)
+            now += 1_300
+        launched = BASE_NS + round(1e3 * now)
+        run.collective(rank, "all_reduce", now + 10, 200, size=1 << 20, launch_ns=launched)
+    findings = found(run.trace(), "host-sync")
+    assert bool(findings) == fires
+    for finding in findings:
+        assert finding.summary.startswith(f"rank 0's host calls {name} 40 times")
+        assert "torch.cuda.synchronize()" in finding.advice

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from commtrace.causal.edits.own_pace import _factors
 from commtrace.diagnosis import Finding
 from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, Pace, pace, slowed
 from commtrace.rules import diagnose
@@ -91,3 +92,59 @@ def test_recording_that_slows_a_run_is_noted() -> None:
     assert note.code == "slowed-by-recording"
     assert "made steps 1.6 times as long: 2.1 ms, and 1.3 ms behind them" in note.message
     assert slowed(launching(unrecorded(*[2_000] * 9)).trace()) == ()
+
+
+def half_recorded(manifest: dict[str, Any] | None) -> Tiny:
+    """Two GPUs run 50 kernels of 20 µs a step; rank 0's host launches one each 21, rank 1's 41."""
+    run = Tiny(ranks=2, manifest=manifest)
+    last, end = 41 * 50, 41 * 50 + 50
+    for step in range(8):
+        begun = 2_110 * step
+        for rank in range(2):
+            run.step(rank, step, begun, 2_110)
+            every = 41 if rank else 21
+            for i in range(50):
+                launched = begun + every * i
+                run.kernel(rank, launched + 6, 20, launch_ns=at(launched))
+            ready = every * 50
+            run.collective(
+                rank, "all_reduce", begun + ready + 6, end - ready, size=1 << 20,
+                launch_ns=at(begun + ready),
+            )  # fmt: skip
+            run.blocking_call(rank, "cudaDeviceSynchronize", begun + ready + 10, last + 47 - ready)
+    return run
+
+
+def stragglers(manifest: dict[str, Any] | None) -> list[Finding]:
+    return list(diagnose(half_recorded(manifest).trace(), select=["straggler"]).findings)
+
+
+def test_a_host_is_late_by_what_it_is_late_when_nobody_records_it() -> None:
+    """1 ms as recorded; unrecorded it launches each 29 µs, 9 more than a kernel takes, at most."""
+    (sure,) = stragglers(None)
+    assert (sure.ranks, sure.confidence) == ((1,), "high")
+    assert 0.7 <= sure.cost_ns / 8e6 <= 1.0
+    (doubted,) = stragglers(unrecorded(*[1_510] * 10))
+    assert (doubted.ranks, doubted.confidence) == ((1,), "low")
+    assert "recording slows hosts, and unrecorded it delays much less" in doubted.summary
+    assert 0.1 <= doubted.cost_ns / 8e6 <= 0.45
+    assert [its.value for its in doubted.evidence if its.name == UNRECORDED_STEP] == [1_510_000]
+
+
+def test_where_gpus_are_busy_anyway_hosts_launch_at_their_usual_pace() -> None:
+    """Steps are as long when nobody records them: nothing tells that hosts are no faster."""
+    run = launching(unrecorded(*[2_095] * 10)).trace()
+    assert _factors(run).launching == pytest.approx(1.0, abs=0.02)
+    busy = Tiny(ranks=2, manifest=unrecorded(*[2_100] * 10))
+    for step in range(8):
+        for rank in range(2):
+            begun = STEP_US * step
+            busy.step(rank, step, begun, STEP_US)
+            for i in range(KERNELS):
+                launched = begun + 10 * i
+                busy.kernel(rank, begun + 6 + 20 * i, 20, launch_ns=at(launched))
+            busy.collective(
+                rank, "all_reduce", begun + 2_006, 44, size=1 << 20, launch_ns=at(begun + 1_100)
+            )
+            busy.blocking_call(rank, "cudaDeviceSynchronize", begun + 1_110, 942)
+    assert _factors(busy.trace()).launching == pytest.approx(0.7)

@@ -29,7 +29,7 @@ _PRODUCT = re.compile(
 def gathered_logits(run: Measures, rows: Rows) -> Bool:
     """Which rows of ``sequences`` gather what the next softmax works on.
 
-    Nothing computes beside them, and between them and the softmax no product of matrices: they are
+    No compute starts beside them, and between them and the softmax no product of matrices: they are
     no parameters. Of (nearly) all gathers of their size.
     """
     gathers = rows.coded("op").being("all_gather") & (rows.ints("size_bytes") >= _LEAST_BYTES)
@@ -47,25 +47,25 @@ def gathered_logits(run: Measures, rows: Rows) -> Bool:
 def _before_softmax(run: Measures, rank: int, gathers: Rows) -> Bool:
     on_cpu = bool(gathers.coded("device").being("cpu").all())
     its = rows_of_rank(run, "ops" if on_cpu else "kernels", rank)
-    its = its.take(np.flatnonzero(its.coded("kind").being("compute")))
+    computes = its.coded("kind").being("compute")
+    if on_cpu:  # on threads of its own gloo copies
+        calling = its.ints("thread")[
+            its.coded("name").where(lambda name: name.startswith("c10d::"))
+        ]
+        computes &= np.isin(its.ints("thread"), calling)
+    its = its.take(np.flatnonzero(computes))
     its = its.take(np.argsort(its.ints("start_ns"), kind="stable"))
     names, start = its.coded("name"), its.ints("start_ns")
     softmax, product = (_named(names, form) for form in (_SOFTMAX, _PRODUCT))
     begun, done = gathers.ints("start_ns"), gathers.ints("end_ns")
     first = np.searchsorted(start, done)
-    alone = _ended_before(its, begun) == first
+    alone = np.searchsorted(start, begun) == first
     there = _next(softmax, first, its) < _next(product, first, its)
     return np.asarray(alone & there)
 
 
 def _named(names: Coded, form: re.Pattern[str]) -> Int64:
     return np.flatnonzero(names.where(lambda name: form.search(name) is not None))
-
-
-def _ended_before(its: Rows, begun_ns: Int64) -> Int64:
-    """How many of the rows, by their start, ended when each gather began, all before included."""
-    last = np.maximum.accumulate(its.ints("start_ns") + its.ints("duration_ns"))
-    return np.searchsorted(last, begun_ns, side="right")
 
 
 def _next(which: Int64, first: Int64, its: Rows) -> Int64:
