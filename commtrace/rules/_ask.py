@@ -24,6 +24,7 @@ __all__ = ["broken", "diagnose", "explanation", "verdict"]
 
 _MOSTLY = 0.5  # of its operations
 _MUCH = 0.05  # of the time
+_OF_KNOWN = 0.5  # of what else a cause costs: a rule has seen that it is one
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
 
 
@@ -169,12 +170,13 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
         least = RULES[symptom.rule].explained_by_share
         if symptom.confidence == "low" != other.confidence:
             least *= _OF_UNSURE
-        enough = size >= least * (symptom.cost_ns or symptom.weighs_ns)
+        wanted = least * (symptom.cost_ns or symptom.weighs_ns)
+        enough = size >= wanted
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         explains = rule.explains if other.explains is None else other.explains
-        known = symptom.explained_by == other.rule or (symptom.rule in explains and enough)
-        if known and overlap and not elsewhere:
+        known = symptom.explained_by == other.rule and (enough or size >= _OF_KNOWN * wanted)
+        if (known or (symptom.rule in explains and enough)) and overlap and not elsewhere:
             return other
         times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
         if symptom.rule in rule.same and times:

@@ -10,6 +10,7 @@ import numpy as np
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, host_meanwhile
 from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.run.object_collectives import began_with_objects
 from commtrace.units import cut, ms
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ COMPILES = (
 """Why ``torch.compile`` compiles anew, and what to do."""
 _NAMED = 3
 _RESUMES_NS = 50_000  # so soon a host goes on once what it waited for is done
+_NEAR_NS = 10_000_000  # of copies to and from the GPU, between pickling and sending
 _LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, printing, compiling, Python outside of torch"
 _REMEDIES = {
@@ -48,7 +50,17 @@ _NO_ROOM = (
 def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     """What a host does in a merged set of times, as far as its file tells, and what to do then."""
     said = _allocates(run, rank, when)
-    return said or _runs(host_meanwhile(run, rank, when), when)
+    return said or _runs(host_meanwhile(run, rank, when), when) + _pickles(run, rank, when)
+
+
+def _pickles(run: Measures, rank: int, when: Intervals) -> str:
+    """That objects are sent right before or behind most of these times, and what to do then."""
+    sent = np.sort(began_with_objects(run, rank))
+    begin, end = when
+    near = np.searchsorted(sent, begin - _NEAR_NS) < np.searchsorted(sent, end + _NEAR_NS)
+    if 2 * (end - begin)[near].sum() <= total(when):
+        return ""
+    return "; Python objects are pickled and unpickled there: send tensors in place of these"
 
 
 def _runs(its: HostMeanwhile | None, when: Intervals) -> str:
