@@ -1,4 +1,4 @@
-"""The host waits for a collective, and the device then waits for the host."""
+"""The host waits for a collective, or its device, and the device then waits for the host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_DEVICE = frozenset(("cudaDeviceSynchronize", "hipDeviceSynchronize"))
 
 
 class HostSync(Rule, frozen=True):
-    """The host blocks until a collective is done, and has launched nothing for after it.
+    """The host blocks until a collective, or its GPU, is done, with nothing launched for after it.
 
     What it detects
         Collectives after whose launch the host launches nothing, for ten times its usual
