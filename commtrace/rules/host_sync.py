@@ -16,7 +16,7 @@ from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.metrics.run.whole import of_time, share_pct, step_count, worth_reporting
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, ms
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _SILENCE = 10  # median launch intervals: so long does a host not pause by chance
 _LAUNCH = 2  # of the same: so long a launch takes at most
 _RECOVERED_NS = 20_000
+_PER_STEP = 2  # once is how a step is timed
 _OF_DEVICE = frozenset(("cudaDeviceSynchronize", "hipDeviceSynchronize"))
 
 
@@ -40,8 +41,8 @@ class HostSync(Rule, frozen=True):
         is done, and resumes within ``resume_us`` µs of that (after such a copy, within two
         of its usual intervals). At least ``min_operations`` of them; the device's idle time
         until launches are ahead of it again, or the host reads more, is at least ``min_step_share``
-        of the steps' time. And synchronisations of the whole device, as many, if the run replayed
-        without them is so much shorter.
+        of the steps' time. And synchronisations of the whole device, as many and two a step, if the
+        run replayed without them is so much shorter.
 
     Why it costs time
         A host that runs ahead of the device hides its own time. After ``item()``,
@@ -71,7 +72,8 @@ class HostSync(Rule, frozen=True):
     def _of_devices(self, run: Measures) -> Iterator[Finding]:
         """Hosts that synchronise a whole device again and again."""
         calls = {rank: _synchronised(run, rank) for rank in ranks_of(run, "blocking_calls")}
-        often = {rank: its for rank, its in calls.items() if len(its) >= self.min_operations}
+        least = max(self.min_operations, _PER_STEP * step_count(run))
+        often = {rank: its for rank, its in calls.items() if len(its) >= least}
         blocked_ns = max((int(its.ints("duration_ns").sum()) for its in often.values()), default=0)
         if not worth_reporting(blocked_ns, run, self.min_step_share):
             return
@@ -90,7 +92,7 @@ class HostSync(Rule, frozen=True):
             ranks=tuple(often),
             saving=gain,
             evidence=(
-                Evidence("synchronisations", len(most), "calls", self.min_operations),
+                Evidence("synchronisations", len(most), "calls", least),
                 Evidence(
                     f"saved without them, {of_time(run)}",
                     share_pct(gain.cost_ns, run),
