@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Int64, rows_by
 from commtrace.causal.blame.culprits import culprits
-from commtrace.causal.edits.own_pace import launched_unrecorded
+from commtrace.causal.edits.own_pace import is_unrecorded, launched_unrecorded
 from commtrace.causal.edits.rank_edits import copying_within
 from commtrace.causal.edits.run_edits import as_measured, steps_at, transferring_less
 from commtrace.causal.replay.graph import Lags, replayed
@@ -90,7 +90,7 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     mended = mended_lags(run, min_step_share)
     without = launched_unrecorded(run, mended)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
-    its = pace(run) if before is not measured else None
+    its = pace(run) if is_unrecorded(run) else None
     return Saving(alone, on_top, int(np.median(left)), None, its and its.unrecorded_ns)
 
 

@@ -14,19 +14,14 @@ from commtrace.causal.work.segments import work_with
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["is_unrecorded", "mostly_recorded"]
+__all__ = ["mostly_recorded"]
 
 _MOSTLY = 2 / 3  # of what they save while hosts are recorded
 
 
-def is_unrecorded(run: Measures) -> bool:
-    """Whether what is saved is of steps that nobody records."""
-    return undisturbed(run) is not lags_on_cores(run)
-
-
 def mostly_recorded(run: Measures, who: Suspects, saved_ns: float) -> bool:
     """Whether they save much more while hosts are recorded than the ``saved_ns`` else."""
-    if not is_unrecorded(run):
+    if undisturbed(run) is lags_on_cores(run):
         return False
     lag = as_measured(run)
     recorded_ns = float(saved_by(run, lag, [edit_of(run, who, lag, work_with(run, lag))]).sum())

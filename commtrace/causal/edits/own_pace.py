@@ -19,20 +19,25 @@ from commtrace.metrics.run.unrecorded_steps import pace
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["at_own_pace", "launched_unrecorded", "undisturbed"]
+__all__ = ["at_own_pace", "is_unrecorded", "launched_unrecorded", "undisturbed"]
 
 _LEAST = 1 / 4  # of the time that a launch took while it was recorded
 _USUAL = 0.7  # of the same: the median of 21 programs on GPUs whose steps tell
 _ALIKE = 0.97  # of a step
+_UNLIKE = 1.25  # of it
 _TRIES = 6  # halves: to 1 % of it
 _LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
 
 
 class _Factors(NamedTuple):
-    """Of the time that a host takes to launch, and for all that takes it longer."""
+    """Of the time that a host takes to launch, and for all that takes it longer.
+
+    And whether steps ``are_alike``: as long as unrecorded ones, or nearly.
+    """
 
     launching: float
     else_: float
+    are_alike: bool = True
 
 
 _AS_RECORDED = _Factors(1.0, 1.0)
@@ -61,6 +66,14 @@ def undisturbed(run: Measures) -> Lags:
     return launched_unrecorded(run, lags_on_cores(run))
 
 
+def is_unrecorded(run: Measures) -> bool:
+    """Whether steps with ``undisturbed`` lags are those that nobody records.
+
+    Not where these have far less to do: then the first steps, recorded, are unlike later ones.
+    """
+    return undisturbed(run) is not lags_on_cores(run) and _factors(run).are_alike
+
+
 @measure
 def _factors(run: Measures) -> _Factors:
     """How much of its time a launch takes when nobody records it, and what takes a host longer.
@@ -83,10 +96,14 @@ def _factors(run: Measures) -> _Factors:
         launching = _between(_LEAST, lambda its: is_longer(_Factors(its, 1.0)))
         as_long = _median_step(run, _faster(run, measured, usual)) >= _ALIKE * wanted
         return usual if on_gpu and as_long and launching > _USUAL else _Factors(launching, 1.0)
-    if not is_longer(_Factors(_LEAST, 0.0)):
+    none = _Factors(_LEAST, 0.0)
+    if not is_longer(none):
         return _Factors(_LEAST, _between(0.0, lambda its: is_longer(_Factors(_LEAST, its))))
-    # What no host explains is none's: steps that are recorded may have more to do.
-    return usual if on_gpu else _Factors(_LEAST, 1.0)
+    if not on_gpu:
+        return _Factors(_LEAST, 1.0)
+    # What no host explains is none's: the recorded steps have more to do than those behind them.
+    unlike = _median_step(run, _faster(run, measured, none)) > _UNLIKE * wanted
+    return usual._replace(are_alike=not unlike)
 
 
 def _between(low: float, is_too_much: Callable[[float], bool]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP
 from commtrace.units import ms, percent
 
 if TYPE_CHECKING:
@@ -15,13 +16,17 @@ __all__ = ["saving"]
 def saving(finding: Finding, verdict: Verdict) -> str | None:
     """Per step and in all, with its share; None where the cost is unknown.
 
-    What lies within one step is not shared out among all of them.
+    What lies within one step is not shared out among all of them. The share is of steps that nobody
+    records where the saving is.
     """
     if not finding.cost_ns:
         return None
-    whole = "step time" if verdict.in_steps else "the run"
-    share = f"({percent(finding.cost_ns, verdict.step_time_ns)} of {whole})"
     total, steps = ms(finding.cost_ns), verdict.steps
+    unrecorded = [its.value for its in finding.evidence if its.name == UNRECORDED_STEP]
+    whole = "step time" if verdict.in_steps else "the run"
+    whole = f"unrecorded {whole}" if unrecorded else whole
+    of_ns = steps * unrecorded[0] if unrecorded else verdict.step_time_ns
+    share = f"({percent(finding.cost_ns, of_ns)} of {whole})"
     repeats = (finding.end_ns - finding.start_ns) * steps > verdict.step_time_ns
     if steps < 2 or not repeats:
         return f"potential saving: up to {total} in all {share}"
