@@ -32,6 +32,7 @@ __all__ = [
     "mended_lags",
     "of_copies",
     "of_transfers",
+    "of_unrecorded",
     "saving",
     "taking_less",
 ]
@@ -92,6 +93,14 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
     its = pace(run) if is_unrecorded(run) else None
     return Saving(alone, on_top, int(np.median(left)), None, its and its.unrecorded_ns)
+
+
+def of_unrecorded(run: Measures) -> tuple[Evidence, ...]:
+    """The evidence that what is saved is of steps that nobody records, if it is."""
+    its = pace(run)
+    if its is None or not is_unrecorded(run):
+        return ()
+    return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),)
 
 
 def _need_waits(run: Measures) -> None:

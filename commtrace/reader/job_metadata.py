@@ -98,9 +98,9 @@ def _is_guessed(info: Mapping[str, Any]) -> bool:
     """Whether Kineto wrote it, of a job whose group was made behind the profiler's start.
 
     It takes the first operation's "Rank" for the rank, which is the root's in a broadcast, and
-    knows no version of NCCL, as PyTorch does.
+    knows no version of NCCL: PyTorch writes that, or no such field for other backends.
     """
-    return info.get("nccl_version") == "unknown"
+    return info.get("nccl_version") in ("unknown", "")
 
 
 _MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage

@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, host_meanwhile
 from commtrace.metrics.rank.rows_of import rows_of_rank
-from commtrace.metrics.run.object_collectives import began_with_objects
+from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.units import cut, ms
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ COMPILES = (
 _NAMED = 3
 _RESUMES_NS = 50_000  # so soon a host goes on once what it waited for is done
 _NEAR_NS = 10_000_000  # of copies to and from the GPU, between pickling and sending
+_NS_PER_BYTE = 50  # 20 MB/s: what is pickled more slowly was not there before
 _LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, printing, compiling, Python outside of torch"
 _REMEDIES = {
@@ -54,11 +55,16 @@ def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
 
 
 def _pickles(run: Measures, rank: int, when: Intervals) -> str:
-    """That objects are sent right before or behind most of these times, and what to do then."""
-    sent = np.sort(began_with_objects(run, rank))
-    begin, end = when
+    """That objects are sent right before or behind most of these times, and what to do then.
+
+    Of as many bytes as are pickled in such times.
+    """
+    sent_ns, size = objects_sent(run, rank)
+    order, (begin, end) = np.argsort(sent_ns), when
+    sent = sent_ns[order]
     near = np.searchsorted(sent, begin - _NEAR_NS) < np.searchsorted(sent, end + _NEAR_NS)
-    if 2 * (end - begin)[near].sum() <= total(when):
+    near_ns = int((end - begin)[near].sum())
+    if 2 * near_ns <= total(when) or near_ns > _NS_PER_BYTE * size.sum():
         return ""
     return "; Python objects are pickled and unpickled there: send tensors in place of these"
 

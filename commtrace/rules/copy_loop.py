@@ -18,7 +18,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.object_collectives import began_with_objects
+from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
@@ -232,7 +232,7 @@ class _Stalls(Struct, frozen=True):
 def _mostly_of_objects(run: Measures, found: _Stalls) -> bool:
     """Whether most of the copies are next to collectives of objects, but for other copies."""
     line = found.line
-    objects = np.isin(line.start_ns, began_with_objects(run, line.rank))
+    objects = np.isin(line.start_ns, objects_sent(run, line.rank)[0])
     work = np.flatnonzero(~line.with_host)
     if not objects.any():
         return False

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, sums
 from commtrace.causal.run.replayable import replayable
-from commtrace.causal.savings import Saving
+from commtrace.causal.savings import Saving, of_unrecorded
 from commtrace.causal.work.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -246,6 +246,7 @@ class ExposedCommunication(Rule, frozen=True):
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
                 Evidence("of it before the next compute was launched", late, "ns"),
+                *of_unrecorded(run),
             ),
             ruled_out=(
                 ("compute of other steps: each step's communication has its own compute",)

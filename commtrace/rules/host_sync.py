@@ -16,7 +16,7 @@ from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
-from commtrace.metrics.run.whole import of_time, share_pct, step_count, worth_reporting
+from commtrace.metrics.run.whole import has_steps, of_time, share_pct, step_count, worth_reporting
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, ms
@@ -29,6 +29,7 @@ _SILENCE = 10  # median launch intervals: so long does a host not pause by chanc
 _LAUNCH = 2  # of the same: so long a launch takes at most
 _RECOVERED_NS = 20_000
 _PER_STEP = 2  # once is how a step is timed
+_BARRIER_NS = 1_000_000  # so soon such a barrier synchronises the device
 _OF_DEVICE = frozenset(("cudaDeviceSynchronize", "hipDeviceSynchronize"))
 
 
@@ -78,7 +79,7 @@ class HostSync(Rule, frozen=True):
         if not worth_reporting(blocked_ns, run, self.min_step_share):
             return
         waits = [(rank, _end_ns(its)) for rank, its in often.items()]
-        gain = saving(run, self._unblocked(run, waits), blocked_ns, self.min_step_share)
+        gain = saving(run, _unblocked(run, waits, soon_ns=0), blocked_ns, self.min_step_share)
         if gain.why or not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
         rank, most = max(often.items(), key=lambda one: len(one[1]))
@@ -105,7 +106,7 @@ class HostSync(Rule, frozen=True):
                 "leave torch.cuda.synchronize() out of the step: Work.wait(), events and "
                 "wait_stream() order streams without the host; time with CUDA events, read later"
             ),
-            confidence="high",
+            confidence="high" if has_steps(run) else "medium",
         )
 
     def _of_collectives(self, run: Measures) -> Iterator[Finding]:
@@ -126,21 +127,11 @@ class HostSync(Rule, frozen=True):
             return
         idle, by_copy, blocked, line = max(found, key=lambda one: one[0])
         waits = [(one[3].rank, one[2]) for one in found]
-        gain = saving(run, self._unblocked(run, waits), idle, self.min_step_share)
+        edit = _unblocked(run, waits, soon_ns=round(1e3 * self.resume_us))
+        gain = saving(run, edit, idle, self.min_step_share)
         if worth_reporting(gain.cost_ns, run, self.min_step_share):
             ranks = tuple(sorted({rank for rank, _ in waits}))
             yield self._finding(gain, by_copy, blocked, line, ranks, run)
-
-    def _unblocked(self, run: Measures, waits: list[tuple[int, Int64]]) -> Edit:
-        """Hosts, each of a rank, do not wait for what was done at these times."""
-
-        def edit(lag_ns: Lags) -> Int64:
-            lag: Int64 = lag_ns.astype(np.int64)
-            for rank, done_ns in waits:
-                not_blocking(run, rank, done_ns, round(1e3 * self.resume_us), lag)
-            return lag
-
-        return edit
 
     def _finding(
         self,
@@ -212,9 +203,28 @@ def _run(*, reads: bool) -> Measures:
     return run.trace()
 
 
+def _unblocked(run: Measures, waits: list[tuple[int, Int64]], soon_ns: int) -> Edit:
+    """Hosts, each of a rank, do not wait for what was done at these times, or so soon before."""
+
+    def edit(lag_ns: Lags) -> Int64:
+        lag: Int64 = lag_ns.astype(np.int64)
+        for rank, done_ns in waits:
+            not_blocking(run, rank, done_ns, soon_ns, lag)
+        return lag
+
+    return edit
+
+
 def _synchronised(run: Measures, rank: int) -> Rows:
-    calls = rows_of_rank(run, "blocking_calls", rank)
-    return calls.take(np.flatnonzero(calls.coded("name").where(_OF_DEVICE.__contains__)))
+    """A rank's synchronisations of a whole device, but for those of NCCL's older barriers."""
+    calls, ops = (rows_of_rank(run, table, rank) for table in ("blocking_calls", "ops"))
+    calls = calls.take(np.flatnonzero(calls.coded("name").where(_OF_DEVICE.__contains__)))
+    ops = ops.take(np.flatnonzero(ops.coded("kind").being("communication")))
+    ops = ops.take(np.argsort(ops.ints("start_ns"), kind="stable"))
+    barrier = np.append(ops.coded("name").where(lambda name: "barrier" in name), False)
+    last = np.searchsorted(ops.ints("start_ns"), calls.ints("start_ns")) - 1
+    since = calls.ints("start_ns") - np.append(ops.ints("start_ns"), 0)[last]
+    return calls.take(np.flatnonzero(~(barrier[last] & (since <= _BARRIER_NS))))
 
 
 def _end_ns(calls: Rows) -> Int64:

@@ -13,7 +13,7 @@ from commtrace.causal.blame.culprits import evened, stalls_in_turn, unpaused
 from commtrace.causal.blame.search import least_noise_ns
 from commtrace.causal.chance import above_zero
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.savings import Saving
+from commtrace.causal.savings import Saving, of_unrecorded
 from commtrace.causal.work.cores import foreign_load, taken_cores
 from commtrace.causal.work.inputs import Inputs, same_in_turn, uneven_inputs
 from commtrace.causal.work.segments import LABELLED, own_parts
@@ -199,6 +199,7 @@ def _evidence(
         Evidence(f"saved per {part}, median", float(np.median(steps)), "ns"),
         Evidence(f"chance that it is not in every {part}", p_value, "probability", most),
         Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share),
+        *of_unrecorded(run),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.edits.own_pace import is_unrecorded
 from commtrace.causal.edits.rank_edits import copying_within, launching_ahead, launching_at_once
 from commtrace.causal.replay.graph import Lags
@@ -17,6 +17,7 @@ from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
 _STALL_NS = 100_000
-_OF_KERNELS = 20
+_OF_KERNELS, _OF_RUN = 20, 0.1
 _LARGER_UNITS = "more layers in each unit that is sharded"
 
 
@@ -56,7 +57,8 @@ class LaunchGap(Rule, frozen=True):
         devices neither compute nor copy, either; if that is little, such ones next to copies, too.
         The potential saving of gaps is that of a run whose hosts, all of them, launch in no time,
         but for stalls; to stalls belong large copies to the host before and back behind them. How
-        a run without steps starts, before one of twenty communication kernels has run, is no stall.
+        a run without steps starts to communicate, until one of twenty communication kernels has
+        run, or a tenth of the run has passed, is no stall.
 
     Why it costs time
         Launching a kernel takes the host some microseconds, an operator tens. Kernels shorter
@@ -133,7 +135,8 @@ class LaunchGap(Rule, frozen=True):
         idle = Idle.before(line, line.starved() & (long | few))
         begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, run))
         long = end - begin > (_STALL_NS if few.any() else 1e3 * self.max_gap_us)
-        long &= begin >= _started_ns(line, run)
+        began, started = _starting(line, run)
+        long &= (end <= began) | (begin >= started)
         return Idle(line, begin[long], end[long])
 
     def _ahead(self, run: Measures) -> Edit:
@@ -324,14 +327,21 @@ def _launching(run: Measures, found: list[Idle]) -> Edit:
     return edit
 
 
-def _started_ns(line: Timeline, run: Measures) -> int:
-    """When a run without steps has started: one communication kernel of twenty has run.
+def _starting(line: Timeline, run: Measures) -> tuple[int, int]:
+    """From when to when a run without steps starts: hosts connect, load libraries, allocate.
 
-    Until then hosts connect, load libraries and allocate.
+    From the first call of an operation until one communication kernel of twenty has run, or a tenth
+    of the run has passed since the first of them. No time where that cannot be told.
     """
     starts = line.start_ns[line.kind == "communication"]
     first = len(starts) // _OF_KERNELS
-    return int(starts[first]) if first and not has_steps(run) else NULL
+    if not first or has_steps(run):
+        return 0, 0
+    calls = rows_of_rank(run, "ops", line.rank)
+    called = calls.ints("start_ns")[calls.coded("kind").being("communication")]
+    span_ns = int(line.end_ns.max()) - line.first_ns
+    began = int(called.min(initial=int(starts[0])))
+    return began, min(int(starts[first]), int(starts[0]) + round(_OF_RUN * span_ns))
 
 
 def _recorded(run: Measures) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import distinct
-from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.edits.own_pace import is_unrecorded
+from commtrace.causal.savings import of_unrecorded
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import nccl_latency_ns
 from commtrace.metrics.run.pipelines import Messages, chains_of, messages_of
@@ -85,19 +86,19 @@ class PipelineBubble(Rule, frozen=True):
         if not (handing_on := [*chains_of(messages)]):
             raise CannotLook("needs sends and recvs that form the chain of a pipeline")
         alike: dict[tuple[int, int], list[_Pipeline]] = defaultdict(list)
-        ends, left = step_messages(run), waits_left(run)
+        ends, left, times = step_messages(run), waits_left(run), _times(run)
         for chain, mine in handing_on:
             micro_batches = mine.per_step
             drains = drains_of(run, chain, ends.behind)
             waiting = float(np.mean([idle_ns(run, mine.rows, rank, drains) for rank in chain]))
             late = for_culprits_ns(run, chain, drains, ends.sent_ns, self.min_step_share)
-            waiting = max(waiting - late, 0.0)
+            waiting = max(waiting - late / times, 0.0)
             waiting *= left(np.append(calls_of(run, chain), drains))
             filling = _filling_ns(run, mine, len(chain), waiting)
             largest = _unlike(mine)
             equal = _if_alike_ns(mine, len(chain), waiting - filling) if largest else 0
             gain = max(_gain_ns(mine.rows, filling), equal)
-            matters = worth_reporting(gain, run, self.min_step_share)
+            matters = worth_reporting(times * gain, run, self.min_step_share)
             if mine.is_pipeline and matters:
                 unlike = largest if gain == equal else None
                 its_like = alike[len(chain), micro_batches]
@@ -144,6 +145,7 @@ class PipelineBubble(Rule, frozen=True):
                     100 * self.min_step_share,
                 ),
                 *_of_batches(ideal, batches),
+                *of_unrecorded(run),
             ),
             ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
             advice=_advice(most, stages, batches, uneven=uneven),
@@ -241,8 +243,8 @@ def _if_alike_ns(mine: Messages, stages: int, beyond: float) -> int:
 
 def _times(run: Measures) -> float:
     """How long a step of GPUs is that nobody records, of a recorded one."""
-    its = None if run_graph(run).calls.on_cpu.any() else pace(run)
-    return its.times if its else 1.0
+    its = pace(run)
+    return its.times if its and is_unrecorded(run) else 1.0
 
 
 def _gain_ns(rows: Rows, waiting: float) -> int:

@@ -15,6 +15,7 @@ from commtrace.causal.edits.run_edits import as_measured, saved_by
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.savings import of_unrecorded
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
@@ -62,7 +63,7 @@ class Redundant(Rule, frozen=True):
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
         every step (``all_gather_object``, ``gather_object``), for what pickles them. All_gathers of
-        a megabyte or more that a softmax or loss works on as they are: logits, whose loss ranks can
+        10 MB or more that a softmax or loss works on as they are: logits, whose loss ranks can
         compute of what each has.
 
     Why it costs time
@@ -144,6 +145,7 @@ class Redundant(Rule, frozen=True):
                     "%",
                     100 * self.min_step_share,
                 ),
+                *of_unrecorded(run),
             ),
             ruled_out=said.ruled_out,
             advice=said.advice,

@@ -59,8 +59,12 @@ def test_a_loss_of_gathered_logits_needs_no_gather() -> None:
     "run",
     [
         training(("ampere_bf16_s16816gemm_bf16", SOFTMAX)),  # parameters, or features
+        training(("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", SOFTMAX)),
+        training(("triton_tem_fused_mm_3", SOFTMAX)),
+        training(("gemv2T_kernel_val", SOFTMAX)),
+        training(("fused_linear_cross_entropy_fwd", SOFTMAX)),
         training(("elementwise",)),  # nothing that has to do with a loss
-        training(size=8_000),  # metrics
+        training(size=8_000_000),  # metrics, or a queue's keys
         training(beside=True),  # prefetched while something else computes
         training(others=3),  # parameters, one of which ends before a softmax
     ],

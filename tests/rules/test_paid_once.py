@@ -37,10 +37,11 @@ def test_a_cold_start_stands_before_what_costs_little() -> None:
 
 
 def stalling(*, steps: bool) -> Tiny:
-    """A GPU waits for 50 ms before it first communicates, and then no more, 60 times."""
+    """A host connects for 50 ms as it first communicates, and then no more, 60 times."""
     run = Tiny(ranks=2)
     for rank in range(2):
         run.kernel(rank, 6, 10, launch_ns=at(0))
+        run.op(rank, 100, 49_800, name="c10d::allreduce_", kind="communication")
         for i in range(60):
             start = 50_000 + 1_000 * i
             run.kernel(rank, start + 6, 890, launch_ns=at(start))
@@ -55,3 +56,15 @@ def stalling(*, steps: bool) -> Tiny:
 def test_how_a_run_without_steps_starts_is_no_stall() -> None:
     assert not diagnose(stalling(steps=False).trace(), select=["launch-gap"]).findings
     assert diagnose(stalling(steps=True).trace(), select=["launch-gap"]).findings
+
+
+def test_what_a_run_stalls_before_it_communicates_at_its_end_is_no_start() -> None:
+    run = Tiny(ranks=2)
+    for rank in range(2):
+        for i in range(60):
+            run.kernel(rank, 50_000 * i + 6, 1_000, launch_ns=at(50_000 * i))
+        for i in range(40):
+            start = 3_000_000 + 200 * i
+            run.collective(rank, "all_reduce", start + 6, 190, size=1 << 20, launch_ns=at(start))
+    (finding,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert finding.summary.startswith("rank 0's host stalls 60 times")

@@ -854,3 +854,42 @@ def test_a_device_that_is_synchronised_again_and_again_waits_for_launches(
     for finding in findings:
         assert finding.summary.startswith(f"rank 0's host calls {name} 40 times")
         assert "torch.cuda.synchronize()" in finding.advice
+
+
+def test_a_barrier_that_synchronises_the_device_is_no_call_of_the_programs() -> None:
+    """As NCCL's did before PyTorch 2.4."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(10), range(2)):
+        begun = 4_000 * step
+        run.step(rank, step, begun, 4_000)
+        for part in range(2):
+            now = begun + 2_000 * part
+            run.kernel(rank, now + 10, 900, launch_ns=BASE_NS + 1_000 * now)
+            run.op(rank, now + 20, 30, name="c10d::barrier", kind="communication")
+            run.blocking_call(rank, "cudaDeviceSynchronize", now + 60, 860)
+            launched = BASE_NS + 1_000 * (now + 25)
+            run.collective(rank, "all_reduce", now + 912, 5, size=4, launch_ns=launched)
+    assert not [its for its in found(run.trace(), "host-sync") if "cudaDevice" in its.summary]
+
+
+def test_reading_a_result_right_behind_a_synchronisation_stays() -> None:
+    """The host waits for its GPU anyway: what is saved without the call is nothing."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(12), range(2)):
+        begun = 3_000 * step
+        run.step(rank, step, begun, 3_000)
+        for part in range(2):
+            now = begun + 1_500 * part
+            for i in range(10):
+                run.kernel(rank, now + 10 + 100 * i, 99, launch_ns=BASE_NS + 1_000 * (now + 2 * i))
+            run.blocking_call(rank, "cudaDeviceSynchronize", now + 30, 981)
+            launched = BASE_NS + 1_000 * (now + 1_013)
+            run.copy(
+                rank, now + 1_016, 1, kind="DtoH", size=4, memory="pageable", launch_ns=launched
+            )
+            run.blocking_call(rank, "cudaMemcpyAsync", now + 1_013, 6)
+        run.collective(
+            rank, "all_reduce", begun + 2_600, 20, size=1 << 20,
+            launch_ns=BASE_NS + 1_000 * (begun + 2_590),
+        )  # fmt: skip
+    assert not [its for its in found(run.trace(), "host-sync") if "cudaDevice" in its.summary]

@@ -148,3 +148,27 @@ def test_where_gpus_are_busy_anyway_hosts_launch_at_their_usual_pace() -> None:
             )
             busy.blocking_call(rank, "cudaDeviceSynchronize", begun + 1_110, 942)
     assert _factors(busy.trace()).launching == pytest.approx(0.7)
+
+
+def test_steps_of_no_length_have_no_pace() -> None:
+    run = Tiny(ranks=2, manifest=unrecorded(*[1_000] * 10))
+    for step in range(10):
+        for rank in range(2):
+            run.step(rank, step, 2_000 * step, 0)
+            run.kernel(rank, 2_000 * step + 6, 100, launch_ns=at(2_000 * step))
+            run.collective(rank, "all_gather", 2_000 * step + 200, 100, size=1 << 20)
+    diagnosis = diagnose(run.trace())
+    assert not [why for why in diagnosis.skipped.values() if "please report" in why]
+
+
+def test_a_saving_of_steps_that_recording_does_not_slow_is_called_of_no_others() -> None:
+    (finding,) = found(unrecorded(*[2_600] * 10))
+    assert UNRECORDED_STEP not in [its.name for its in finding.evidence]
+    assert "steps took as long when nobody recorded them" in finding.advice
+
+
+def test_first_steps_that_have_more_to_do_are_unlike_later_ones() -> None:
+    """Kernels alone take 1.1 ms a step, later steps 0.5 ms: no host explains that."""
+    (finding,) = found(unrecorded(*[500] * 10))
+    assert UNRECORDED_STEP not in [its.name for its in finding.evidence]
+    assert "later steps take 0.5 ms: record these (--start-step)" in finding.advice

@@ -193,6 +193,6 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
     No rank is to blame alone for what one stalls in one of them, and another in another.
     """
     steps = evened(run, min_share)
-    after = run_graph(run).step_ns - steps
+    after = critical_way(run, undisturbed(run)).step_ns - steps
     stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), after)
     return stalls if len(stalls) > 1 else ()

@@ -25,6 +25,7 @@ _LEAST = 1 / 4  # of the time that a launch took while it was recorded
 _USUAL = 0.7  # of the same: the median of 21 programs on GPUs whose steps tell
 _ALIKE = 0.97  # of a step
 _UNLIKE = 1.25  # of it
+_IN_STEP = 0.7  # of a step of the graph's: a host whose steps are shorter runs ahead
 _TRIES = 6  # halves: to 1 % of it
 _LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
 
@@ -32,12 +33,12 @@ _LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
 class _Factors(NamedTuple):
     """Of the time that a host takes to launch, and for all that takes it longer.
 
-    And whether steps ``are_alike``: as long as unrecorded ones, or nearly.
+    ``of_unrecorded`` says that steps are then as long as unrecorded ones, or nearly.
     """
 
     launching: float
     else_: float
-    are_alike: bool = True
+    of_unrecorded: bool = False
 
 
 _AS_RECORDED = _Factors(1.0, 1.0)
@@ -69,9 +70,9 @@ def undisturbed(run: Measures) -> Lags:
 def is_unrecorded(run: Measures) -> bool:
     """Whether steps with ``undisturbed`` lags are those that nobody records.
 
-    Not where these have far less to do: then the first steps, recorded, are unlike later ones.
+    Not where these are as long, or have far less to do: the first steps may be unlike later ones.
     """
-    return undisturbed(run) is not lags_on_cores(run) and _factors(run).are_alike
+    return undisturbed(run) is not lags_on_cores(run) and _factors(run).of_unrecorded
 
 
 @measure
@@ -86,24 +87,29 @@ def _factors(run: Measures) -> _Factors:
     if its is None or not (its.is_slowed or on_gpu):
         return _AS_RECORDED
     measured = as_measured(run)
-    wanted = its.unrecorded_ns / its.recorded_ns * _median_step(run, measured)
+    median = _median_step(run, measured)
+    tells = its.is_slowed and its.recorded_ns >= _IN_STEP * median
+    wanted = its.times * median if tells else median
 
     def is_longer(factors: _Factors) -> bool:
         return _median_step(run, _faster(run, measured, factors)) > wanted
 
-    usual = _Factors(_USUAL, 1.0)
+    usual = _Factors(_USUAL, 1.0, of_unrecorded=tells)
     if not is_longer(_Factors(_LEAST, 1.0)):
         launching = _between(_LEAST, lambda its: is_longer(_Factors(its, 1.0)))
         as_long = _median_step(run, _faster(run, measured, usual)) >= _ALIKE * wanted
-        return usual if on_gpu and as_long and launching > _USUAL else _Factors(launching, 1.0)
+        if on_gpu and as_long and launching > _USUAL:
+            return usual
+        return _Factors(launching, 1.0, of_unrecorded=tells)
+    if not on_gpu:
+        return _Factors(_LEAST, 1.0, of_unrecorded=tells)
     none = _Factors(_LEAST, 0.0)
     if not is_longer(none):
-        return _Factors(_LEAST, _between(0.0, lambda its: is_longer(_Factors(_LEAST, its))))
-    if not on_gpu:
-        return _Factors(_LEAST, 1.0)
+        else_ = _between(0.0, lambda its: is_longer(_Factors(_LEAST, its)))
+        return _Factors(_LEAST, else_, of_unrecorded=tells)
     # What no host explains is none's: the recorded steps have more to do than those behind them.
-    unlike = _median_step(run, _faster(run, measured, none)) > _UNLIKE * wanted
-    return usual._replace(are_alike=not unlike)
+    alike = _median_step(run, _faster(run, measured, none)) <= _UNLIKE * wanted
+    return usual._replace(of_unrecorded=tells and alike)
 
 
 def _between(low: float, is_too_much: Callable[[float], bool]) -> float:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["gathered_logits"]
 
-_LEAST_BYTES = 1_000_000
+_LEAST_BYTES = 10_000_000  # keys and features of a batch, beside a loss, are fewer
 _ALWAYS = 0.9  # of the gathers of a size
 _SOFTMAX = re.compile(r"soft_?max|cross_?entropy|nll_?loss", re.IGNORECASE)
 _PRODUCT = re.compile(
-    rf"{MATRIX}|^aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|conv|einsum|_?scaled_dot)",
+    rf"{MATRIX}|Cijk_|gemv|matmul|linear_?cross|(?:^|_)mm(?:_|$)"
+    r"|^aten::(?:mm|addmm|bmm|baddbmm|linear|conv|einsum|_?scaled_dot)",
     re.IGNORECASE,
 )
 

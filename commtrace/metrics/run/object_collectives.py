@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["began_with_objects", "lengths_of_objects", "of_objects"]
+__all__ = ["lengths_of_objects", "objects_sent", "of_objects"]
 
 _LENGTH_BYTES = 8
 _MOSTLY = 0.5  # of the operations
@@ -27,13 +27,13 @@ def of_objects(run: Measures, op: str) -> bool:
     return bool(np.count_nonzero(carries & asked) > _MOSTLY * np.count_nonzero(asked))
 
 
-def began_with_objects(run: Measures, rank: int) -> Int64:
-    """When a rank's operations began that carry pickled objects, or their lengths."""
+def objects_sent(run: Measures, rank: int) -> tuple[Int64, Int64]:
+    """When a rank's operations began that carry pickled objects, or their lengths; their bytes."""
     if not (carries := _carrying(run)).any():
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     rows = sequences(run)
-    began: Int64 = rows.ints("start_ns")[carries & (rows.ints("rank") == rank)]
-    return began
+    mine = carries & (rows.ints("rank") == rank)
+    return rows.ints("start_ns")[mine], rows.ints("size_bytes")[mine]
 
 
 def lengths_of_objects(rows: Rows) -> Bool:

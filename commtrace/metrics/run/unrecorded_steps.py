@@ -56,7 +56,8 @@ def pace(run: Measures) -> Pace | None:
     """Of hosts' steps, the median rank's.
 
     The recorder notes in the manifest how long steps took behind those that it recorded. None
-    where it did not, has fewer than five of a rank, or such as no recording makes 20 times as long.
+    where it did not, has fewer than five of a rank, such as no recording makes 20 times as long, or
+    steps of no length.
     """
     each = [_median(one.get("unrecorded_steps_ns")) for one in manifest_ranks(run)]
     known = [its for its in each if its is not None]
@@ -64,7 +65,7 @@ def pace(run: Measures) -> Pace | None:
     if not known or not recorded.size:
         return None
     its = Pace(round(float(np.median(recorded))), round(float(np.median(known))))
-    return its if its.recorded_ns <= _MOST * its.unrecorded_ns else None
+    return its if 0 < its.recorded_ns <= _MOST * its.unrecorded_ns else None
 
 
 def slowed(run: Measures) -> tuple[Note, ...]:
