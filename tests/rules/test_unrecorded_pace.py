@@ -9,7 +9,8 @@ import pytest
 from commtrace.causal.edits.own_pace import _factors
 from commtrace.diagnosis import Finding
 from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, Pace, pace, slowed
-from commtrace.rules import diagnose
+from commtrace.reports.content.saving import saving
+from commtrace.rules import diagnose, verdict
 from commtrace.synthetic import BASE_NS, Tiny
 
 STEP_US, EVERY_US, KERNEL_US, KERNELS = 2_100, 20, 5, 100
@@ -172,3 +173,13 @@ def test_first_steps_that_have_more_to_do_are_unlike_later_ones() -> None:
     (finding,) = found(unrecorded(*[500] * 10))
     assert UNRECORDED_STEP not in [its.name for its in finding.evidence]
     assert "later steps take 0.5 ms: record these (--start-step)" in finding.advice
+
+
+def test_a_saving_of_unrecorded_steps_is_a_share_of_these() -> None:
+    run = launching(unrecorded(*[1_600] * 10)).trace()
+    diagnosis = diagnose(run, select=["launch-gap"])
+    (finding,) = diagnosis.findings
+    share = round(100 * finding.cost_ns / (8 * 1_600_000))
+    assert f"({share} % of unrecorded step time)" in (
+        saving(finding, verdict(run, diagnosis)) or ""
+    )

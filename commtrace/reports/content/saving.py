@@ -10,23 +10,27 @@ from commtrace.units import ms, percent
 if TYPE_CHECKING:
     from commtrace.diagnosis import Finding, Verdict
 
-__all__ = ["saving"]
+__all__ = ["saving", "share_of"]
+
+
+def share_of(finding: Finding, verdict: Verdict) -> tuple[str, str]:
+    """Its saving's share, and of what: of steps that nobody records where the saving is."""
+    unrecorded = [its.value for its in finding.evidence if its.name == UNRECORDED_STEP]
+    whole = "step time" if verdict.in_steps else "the run"
+    if not unrecorded:
+        return percent(finding.cost_ns, verdict.step_time_ns), whole
+    return percent(finding.cost_ns, verdict.steps * unrecorded[0]), f"unrecorded {whole}"
 
 
 def saving(finding: Finding, verdict: Verdict) -> str | None:
     """Per step and in all, with its share; None where the cost is unknown.
 
-    What lies within one step is not shared out among all of them. The share is of steps that nobody
-    records where the saving is.
+    What lies within one step is not shared out among all of them.
     """
     if not finding.cost_ns:
         return None
     total, steps = ms(finding.cost_ns), verdict.steps
-    unrecorded = [its.value for its in finding.evidence if its.name == UNRECORDED_STEP]
-    whole = "step time" if verdict.in_steps else "the run"
-    whole = f"unrecorded {whole}" if unrecorded else whole
-    of_ns = steps * unrecorded[0] if unrecorded else verdict.step_time_ns
-    share = f"({percent(finding.cost_ns, of_ns)} of {whole})"
+    share = "({} of {})".format(*share_of(finding, verdict))
     repeats = (finding.end_ns - finding.start_ns) * steps > verdict.step_time_ns
     if steps < 2 or not repeats:
         return f"potential saving: up to {total} in all {share}"

@@ -14,6 +14,7 @@ from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.sampled import is_sampled
 from commtrace.reports import content
 from commtrace.reports.content.findings import causes
+from commtrace.reports.content.saving import share_of
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.units import clean, counted, duration, ms, percent
 
@@ -55,8 +56,7 @@ def _tiles(analysis: Analysis) -> Iterator[Markup]:
             yield _tile("of that waiting", percent(waited, exposed), "for other ranks to arrive")
     found = causes(verdict)
     if found and found[0].cost_ns:
-        share = percent(found[0].cost_ns, verdict.step_time_ns)
-        whole = "step time" if verdict.in_steps else "the run"
+        share, whole = share_of(found[0], verdict)
         yield _tile("largest potential saving", share, f"of {whole} ({clean(found[0].rule, 40)})")
 
 
