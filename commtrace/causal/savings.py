@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Int64, rows_by
 from commtrace.causal.blame.culprits import culprits
-from commtrace.causal.edits.own_pace import is_unrecorded, launched_unrecorded
+from commtrace.causal.edits.own_pace import launched_unrecorded, unrecorded_pace
 from commtrace.causal.edits.rank_edits import copying_within
 from commtrace.causal.edits.run_edits import as_measured, steps_at, transferring_less
 from commtrace.causal.replay.graph import Lags, replayed
@@ -19,7 +19,7 @@ from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence
 from commtrace.metrics.rank.rows_of import ranks_of
-from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, pace
+from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP
 from commtrace.metrics.run.whole import worth_reporting
 
 if TYPE_CHECKING:
@@ -44,16 +44,16 @@ Edit = Callable[[Lags], Lags]
 class Saving(Struct, frozen=True):
     """What is saved: ``cost_ns`` alone, ``on_top_ns`` with those mended who delay the run.
 
-    ``replayed_step_ns`` is the median step with it mended alone. Where recording slows hosts all
-    are of steps that nobody records, of ``unrecorded_step_ns`` in the median. Without a replay,
-    ``why`` not, and ``cost_ns`` is an estimate.
+    ``replayed_step_ns`` is the median step with it mended alone. ``of_steps`` says that all are of
+    steps that nobody records, if they are. Without a replay, ``why`` not, and ``cost_ns`` is an
+    estimate.
     """
 
     cost_ns: int
     on_top_ns: int | None = None
     replayed_step_ns: int | None = None
     why: str | None = None
-    unrecorded_step_ns: int | None = None
+    of_steps: tuple[Evidence, ...] = ()
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -61,9 +61,7 @@ class Saving(Struct, frozen=True):
         if self.why is not None:
             said = f"estimated saving, as a replay {self.why}"
             return (Evidence(said, self.cost_ns, "ns"),)
-        if self.unrecorded_step_ns is not None:
-            return (Evidence(UNRECORDED_STEP, self.unrecorded_step_ns, "ns"),)
-        return ()
+        return self.of_steps
 
     def at_most(self, cost_ns: int | None, run: Measures) -> Saving:
         """The same, where no more can be saved than that; None is no limit."""
@@ -72,7 +70,7 @@ class Saving(Struct, frozen=True):
         more = (self.cost_ns - cost_ns) / max(len(run_graph(run).step_ns), 1)
         on_top = min(self.on_top_ns or 0, cost_ns)
         step = round((self.replayed_step_ns or 0) + more)
-        return Saving(cost_ns, on_top, step, None, self.unrecorded_step_ns)
+        return Saving(cost_ns, on_top, step, None, self.of_steps)
 
 
 def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float) -> Saving:
@@ -91,16 +89,13 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     mended = mended_lags(run, min_step_share)
     without = launched_unrecorded(run, mended)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
-    its = pace(run) if is_unrecorded(run) else None
-    return Saving(alone, on_top, int(np.median(left)), None, its and its.unrecorded_ns)
+    return Saving(alone, on_top, int(np.median(left)), None, of_unrecorded(run))
 
 
 def of_unrecorded(run: Measures) -> tuple[Evidence, ...]:
     """The evidence that what is saved is of steps that nobody records, if it is."""
-    its = pace(run)
-    if its is None or not is_unrecorded(run):
-        return ()
-    return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),)
+    its = unrecorded_pace(run)
+    return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),) if its else ()
 
 
 def _need_waits(run: Measures) -> None:

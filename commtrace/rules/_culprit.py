@@ -12,9 +12,10 @@ from commtrace.arrays import NULL, Int64, distinct
 from commtrace.causal.blame.culprit import Culprit, awaited_in, does_more
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.blame.step_patterns import CHANCE, CHANCE_IF_COUNTED
+from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.causal.run.recorded_steps import steps_in_common
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.savings import Saving
+from commtrace.causal.savings import Saving, of_unrecorded
 from commtrace.causal.work.beside_waits import slowed_beside_waits_ns
 from commtrace.causal.work.cores import foreign_load, processor
 from commtrace.causal.work.inputs import Inputs
@@ -23,7 +24,6 @@ from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
-from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, pace
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
 from commtrace.rules._advice import advice, in_the_mean
@@ -131,7 +131,7 @@ def _finding(
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=advice(culprit, run) + _unrecorded(run, culprit),
+        advice=advice(culprit, run) + _unrecorded(run),
         confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
         explains=_explains(rule, culprit),
@@ -162,9 +162,9 @@ def _explains(rule: Rule, culprit: Culprit) -> tuple[str, ...] | None:
     return (*rule.explains, *OF_HOST)
 
 
-def _unrecorded(run: Measures, culprit: Culprit) -> str:
+def _unrecorded(run: Measures) -> str:
     """That the saving is of steps that nobody records, in words."""
-    its = pace(run) if culprit.unrecorded else None
+    its = unrecorded_pace(run)
     return f"; {its.of_saving}" if its else ""
 
 
@@ -197,8 +197,7 @@ def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterato
     yield Evidence("most that any other rank saves", culprit.others_ns, "ns")
     share = share_pct(culprit.on_top_ns, run)
     yield Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share)
-    if culprit.unrecorded and (its := pace(run)):
-        yield Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns")
+    yield from of_unrecorded(run)
     if took := processor(run, culprit.ranks):
         yield Evidence("processor time, by what is usual of the others", took.times, "x")
     if foreign := foreign_load(run, culprit.ranks):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.arrays import Bool, Float64, Int64
-from commtrace.causal.edits.own_pace import is_unrecorded
+from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.causal.edits.rank_edits import copying_within, launching_ahead, launching_at_once
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
@@ -351,7 +351,7 @@ def _recorded(run: Measures) -> str:
         return "unrecorded, a host launches faster: time a step without the profiler first"
     if not its.is_slowed:
         return "steps took as long when nobody recorded them"
-    if not is_unrecorded(run):
+    if unrecorded_pace(run) is None:
         return f"later steps take {ms(its.unrecorded_ns)}: record these (--start-step)"
     return its.of_saving
 

@@ -10,12 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import distinct
-from commtrace.causal.edits.own_pace import is_unrecorded
+from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.causal.savings import of_unrecorded
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import nccl_latency_ns
 from commtrace.metrics.run.pipelines import Messages, chains_of, messages_of
-from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
 from commtrace.rules._pipeline_waits import (
     calls_of,
@@ -243,8 +242,8 @@ def _if_alike_ns(mine: Messages, stages: int, beyond: float) -> int:
 
 def _times(run: Measures) -> float:
     """How long a step of GPUs is that nobody records, of a recorded one."""
-    its = pace(run)
-    return its.times if its and is_unrecorded(run) else 1.0
+    its = unrecorded_pace(run)
+    return its.times if its else 1.0
 
 
 def _gain_ns(rows: Rows, waiting: float) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.suspects import edit_of
-from commtrace.causal.edits.own_pace import is_unrecorded
+from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.causal.edits.run_edits import as_measured, saved_by
 from commtrace.causal.work.segments import work_with
 
@@ -20,7 +20,7 @@ _MOSTLY = 2 / 3  # of what they save while hosts are recorded
 
 def mostly_recorded(run: Measures, who: Suspects, saved_ns: float) -> bool:
     """Whether they save much more while hosts are recorded than the ``saved_ns`` else."""
-    if not is_unrecorded(run):
+    if unrecorded_pace(run) is None:
         return False
     lag = as_measured(run)
     recorded_ns = float(saved_by(run, lag, [edit_of(run, who, lag, work_with(run, lag))]).sum())

@@ -31,7 +31,7 @@ def collected_in_turn(run: Measures, min_share: float) -> Int64:
     collecting = own_parts(run)["garbage-collection"]
     if not collecting.any():
         return np.zeros(run_graph(run).step_ns.size, np.int64)
-    lag = culprits(run, min_share).on_cores.lag_ns
+    lag = culprits(run, min_share).undisturbed.lag_ns
     work = work_on_cores(run, lag)
     its = np.minimum(collecting, work.own_ns[:, HOSTS])  # what culprits did too much is gone
     most = np.zeros(int(work.place.max(initial=0)) + 1, np.int64)

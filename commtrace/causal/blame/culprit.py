@@ -44,7 +44,6 @@ class Culprit(Struct, frozen=True, eq=False):
     shorter without that; ``saved_ns``, ``on_top_ns`` and ``steps_ns`` are then what is saved if all
     stages do as much, since such work does not vanish. So it is of ``graded`` ranks, if all ranks
     do as much. ``doubt`` says why it is not sure.
-    Of ``unrecorded`` steps is what it saves where recording slows hosts.
     ``in_median`` says that only what they mostly do beyond the typical is theirs: they take turns
     with others being late besides.
     """
@@ -70,7 +69,6 @@ class Culprit(Struct, frozen=True, eq=False):
     in_median: bool
     instead_ns: Int64 | None = None
     graded: bool = False
-    unrecorded: bool = False
 
     @property
     def shared(self) -> bool:

@@ -71,14 +71,14 @@ class Culprits(Struct, frozen=True, eq=False):
     """Who delays a run, in order, each on top of those before.
 
     ``excused`` took longer for the same work as the others on the cores of their host, as it can
-    where cores are shared. ``without`` are the lags as measured, and ``on_cores`` those without
-    waits for cores, both without what the culprits do more than is typical.
+    where cores are shared. ``without`` are the lags as measured, and ``undisturbed`` those of a
+    run that waits for no cores and is not recorded, both without what culprits do more than typical.
     """
 
     found: tuple[Culprit, ...]
     excused: tuple[Culprit, ...]
     without: _Edited
-    on_cores: _Edited
+    undisturbed: _Edited
 
     @property
     def lag_ns(self) -> Lags:
@@ -102,7 +102,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     excused: list[Culprit] = []
     lag, mended = undisturbed(run), as_measured(run)
     worth = min_share * float(its.step_ns.sum())
-    least = min_share * float(critical_way(run, lag).step_ns.sum())  # on cores
+    least = min_share * float(critical_way(run, lag).step_ns.sum())
     left = ranks
     while left and len(found) + len(excused) < _MOST:
         # The last is compared with what the others' work is at its places, as that mostly is.
@@ -126,9 +126,9 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         else:
             mended = changed(mended, edit_of(run, who, mended, work_with(run, mended)))
         lag = edited
-    on_cores = _Edited.of(undisturbed(run), lag)
-    without = on_cores if mended is lag else _Edited.of(as_measured(run), mended)
-    return Culprits(tuple(together_if_graded(run, found)), tuple(excused), without, on_cores)
+    most = _Edited.of(undisturbed(run), lag)
+    without = most if mended is lag else _Edited.of(as_measured(run), mended)
+    return Culprits(tuple(together_if_graded(run, found)), tuple(excused), without, most)
 
 
 def _first(
@@ -183,7 +183,7 @@ def _aside(run: Measures, min_share: float) -> tuple[Lags, list[int]]:
     known = culprits(run, min_share)
     each = (*known.found, *known.excused)
     but = [rank for its in each if not its.in_median for rank in its.ranks]
-    return known.on_cores.lag_ns, but
+    return known.undisturbed.lag_ns, but
 
 
 @measure

@@ -15,7 +15,7 @@ from commtrace.causal.blame.done_more import counted_more, done_more, slower
 from commtrace.causal.blame.pattern import pattern
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.suspects import edit_of
-from commtrace.causal.edits.own_pace import is_unrecorded, undisturbed
+from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved, saved_by, step_ns
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -84,7 +84,6 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         more=more,
         slower=times,
         doubt=doubt,
-        unrecorded=is_unrecorded(run),
     )
 
 

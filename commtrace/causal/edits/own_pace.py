@@ -14,12 +14,12 @@ from commtrace.causal.run.builder import HOST
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.measures import measure
-from commtrace.metrics.run.unrecorded_steps import pace
+from commtrace.metrics.run.unrecorded_steps import Pace, pace
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["at_own_pace", "is_unrecorded", "launched_unrecorded", "undisturbed"]
+__all__ = ["at_own_pace", "launched_unrecorded", "undisturbed", "unrecorded_pace"]
 
 _LEAST = 1 / 4  # of the time that a launch took while it was recorded
 _USUAL = 0.7  # of the same: the median of 21 programs on GPUs whose steps tell
@@ -67,12 +67,15 @@ def undisturbed(run: Measures) -> Lags:
     return launched_unrecorded(run, lags_on_cores(run))
 
 
-def is_unrecorded(run: Measures) -> bool:
-    """Whether steps with ``undisturbed`` lags are those that nobody records.
+def unrecorded_pace(run: Measures) -> Pace | None:
+    """The pace, if steps with ``undisturbed`` lags are those that nobody records.
 
     Not where these are as long, or have far less to do: the first steps may be unlike later ones.
     """
-    return undisturbed(run) is not lags_on_cores(run) and _factors(run).of_unrecorded
+    its = pace(run)
+    if its is None or undisturbed(run) is lags_on_cores(run):
+        return None
+    return its if _factors(run).of_unrecorded else None
 
 
 @measure
@@ -91,25 +94,22 @@ def _factors(run: Measures) -> _Factors:
     tells = its.is_slowed and its.recorded_ns >= _IN_STEP * median
     wanted = its.times * median if tells else median
 
-    def is_longer(factors: _Factors) -> bool:
-        return _median_step(run, _faster(run, measured, factors)) > wanted
+    def step(launching: float, else_: float = 1.0) -> float:
+        return _median_step(run, _faster(run, measured, _Factors(launching, else_)))
 
-    usual = _Factors(_USUAL, 1.0, of_unrecorded=tells)
-    if not is_longer(_Factors(_LEAST, 1.0)):
-        launching = _between(_LEAST, lambda its: is_longer(_Factors(its, 1.0)))
-        as_long = _median_step(run, _faster(run, measured, usual)) >= _ALIKE * wanted
-        if on_gpu and as_long and launching > _USUAL:
-            return usual
+    if step(_LEAST) <= wanted:
+        launching = _between(_LEAST, lambda its: step(its) > wanted)
+        if on_gpu and launching > _USUAL and step(_USUAL) >= _ALIKE * wanted:
+            launching = _USUAL
         return _Factors(launching, 1.0, of_unrecorded=tells)
     if not on_gpu:
         return _Factors(_LEAST, 1.0, of_unrecorded=tells)
-    none = _Factors(_LEAST, 0.0)
-    if not is_longer(none):
-        else_ = _between(0.0, lambda its: is_longer(_Factors(_LEAST, its)))
+    without = step(_LEAST, 0.0)
+    if without <= wanted:
+        else_ = _between(0.0, lambda its: step(_LEAST, its) > wanted)
         return _Factors(_LEAST, else_, of_unrecorded=tells)
     # What no host explains is none's: the recorded steps have more to do than those behind them.
-    alike = _median_step(run, _faster(run, measured, none)) <= _UNLIKE * wanted
-    return usual._replace(of_unrecorded=tells and alike)
+    return _Factors(_USUAL, 1.0, of_unrecorded=tells and without <= _UNLIKE * wanted)
 
 
 def _between(low: float, is_too_much: Callable[[float], bool]) -> float:

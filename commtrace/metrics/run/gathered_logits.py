@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, rows_by
+from commtrace.arrays import Bool, Int64, codes, least, rows_by
 from commtrace.kernels import MATRIX
 from commtrace.metrics.rank.rows_of import rows_of_rank
 
@@ -31,17 +31,21 @@ def gathered_logits(run: Measures, rows: Rows) -> Bool:
     """Which rows of ``sequences`` gather what the next softmax works on.
 
     No compute starts beside them, and between them and the softmax no product of matrices: they are
-    no parameters. Of (nearly) all gathers of their size.
+    no parameters. Of (nearly) all gathers of their size, as a group's first rank has them: the
+    others run the same behind them, and each one's kernels would be read.
     """
-    gathers = rows.coded("op").being("all_gather") & (rows.ints("size_bytes") >= _LEAST_BYTES)
+    rank, group, size = rows.ints("rank"), rows.coded("communicator"), rows.ints("size_bytes")
+    gathers = rows.coded("op").being("all_gather") & (size >= _LEAST_BYTES)
+    number = codes(group)
+    first = least(number, rank, int(number.max(initial=-1)) + 1)
+    asked = gathers & (rank == first[number])
     found = np.zeros(len(rows), dtype=np.bool_)
-    for (rank,), at in rows_by(rows.ints("rank")).items():
-        mine = at[gathers[at]]
-        if mine.size:
-            found[mine] = _before_softmax(run, rank, rows.take(mine))
-    kind = codes(rows.coded("communicator"), rows.coded("dtype"), rows.ints("size_bytes"))
-    share = np.bincount(kind, found) / np.maximum(np.bincount(kind, gathers), 1)
-    sure: Bool = found & (share[kind] >= _ALWAYS)
+    for (one,), at in rows_by(rank[asked]).items():
+        its = np.flatnonzero(asked)[at]
+        found[its] = _before_softmax(run, one, rows.take(its))
+    kind = codes(group, rows.coded("dtype"), size)
+    share = np.bincount(kind, found) / np.maximum(np.bincount(kind, asked), 1)
+    sure: Bool = gathers & (share[kind] >= _ALWAYS)
     return sure
 
 

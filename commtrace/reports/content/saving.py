@@ -10,16 +10,21 @@ from commtrace.units import ms, percent
 if TYPE_CHECKING:
     from commtrace.diagnosis import Finding, Verdict
 
-__all__ = ["saving", "share_of"]
+__all__ = ["saving", "share_of", "unrecorded_step_ns"]
+
+
+def unrecorded_step_ns(finding: Finding) -> float | None:
+    """How long a step takes that nobody records, in the median, if its saving is of such."""
+    its = (one.value for one in finding.evidence if one.name == UNRECORDED_STEP)
+    return next(its, None)
 
 
 def share_of(finding: Finding, verdict: Verdict) -> tuple[str, str]:
     """Its saving's share, and of what: of steps that nobody records where the saving is."""
-    unrecorded = [its.value for its in finding.evidence if its.name == UNRECORDED_STEP]
-    whole = "step time" if verdict.in_steps else "the run"
-    if not unrecorded:
+    whole, step_ns = "step time" if verdict.in_steps else "the run", unrecorded_step_ns(finding)
+    if step_ns is None:
         return percent(finding.cost_ns, verdict.step_time_ns), whole
-    return percent(finding.cost_ns, verdict.steps * unrecorded[0]), f"unrecorded {whole}"
+    return percent(finding.cost_ns, verdict.steps * step_ns), f"unrecorded {whole}"
 
 
 def saving(finding: Finding, verdict: Verdict) -> str | None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commtrace.causal.steps import path_of
-from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP
 from commtrace.reports import content
 from commtrace.reports.content import findings
 from commtrace.reports.content.open_command import open_command_shown, range_in_run
+from commtrace.reports.content.saving import unrecorded_step_ns
 from commtrace.reports.web.bars import Bar, Part, bars
 from commtrace.reports.web.markup import Markup, tag
 from commtrace.reports.web.what_ran import median_step_ns
@@ -139,13 +139,14 @@ def _replay(cause: Finding, analysis: Analysis) -> Markup | None:
     path = path_of(analysis.measures) if cause.replayed_step_ns is not None else None
     if cause.replayed_step_ns is None or path is None or not len(path):
         return None
-    unrecorded = [its.value for its in cause.evidence if its.name == UNRECORDED_STEP]
-    step_ns = unrecorded[0] if unrecorded else median_step_ns(path)
+    unrecorded_ns = unrecorded_step_ns(cause)
+    step_ns = median_step_ns(path) if unrecorded_ns is None else unrecorded_ns
+    which = "measured" if unrecorded_ns is None else "unrecorded"
     less = percent(step_ns - cause.replayed_step_ns, step_ns)
     rows = [
         Bar(name, [Part(kind, time, ms(time))], ms(time))
         for name, kind, time in (
-            (f"median step, {'unrecorded' if unrecorded else 'measured'}", "measured", step_ns),
+            (f"median step, {which}", "measured", step_ns),
             ("median step without it", "evidence", float(cause.replayed_step_ns)),
         )
     ]
