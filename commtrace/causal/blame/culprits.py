@@ -72,7 +72,8 @@ class Culprits(Struct, frozen=True, eq=False):
 
     ``excused`` took longer for the same work as the others on the cores of their host, as it can
     where cores are shared. ``without`` are the lags as measured, and ``undisturbed`` those of a
-    run that waits for no cores and is not recorded, both without what culprits do more than typical.
+    run that waits for no cores and is not recorded, both without what the culprits do more than is
+    typical.
     """
 
     found: tuple[Culprit, ...]
