@@ -108,7 +108,7 @@ def averaged_again(needless: Rows) -> Said:
 
 def sent_again(needless: Rows) -> Said:
     return Said(
-        "one rank sends in every step as many bytes as were all_reduced, the parameters it seems",
+        "one rank sends in every step as much as was all_reduced, the parameters it seems",
         Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
         ("an update that only the root does: between the two it works no longer than the others",),
         "leave them out: of the same gradients every rank computes the same parameters; send them "

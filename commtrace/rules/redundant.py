@@ -54,7 +54,7 @@ class Redundant(Rule, frozen=True):
         right before, with nothing in between. Broadcasts with which DDP makes its module's
         buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes:
         gradients that DDP has averaged, or parameters, which follow from these. Broadcasts of one
-        root that send in a step as many bytes as its all_reduces summed, though every rank can
+        root that send in a step as many elements as its all_reduces summed, though every rank can
         compute the same parameters of the same gradients; not where the root works longer than
         the others between the two. Broadcasts of one root, of the same three sizes or more in
         every step of a group that averages gradients, where the root gets nothing that the others
@@ -102,7 +102,7 @@ class Redundant(Rule, frozen=True):
             count = int(np.bincount(codes(checks.ints("rank"))).max())
             yield self._finding(run, _needless.CHECKS, checks, count, least_ns(checks))
         rows = sequences(run, barriers=True)
-        gradients, again = placed(run, rows), sent_again(rows)
+        gradients, again = placed(run, rows), sent_again(run, rows)
         every, reduces = rows, gradients
         if _unsized(run):
             every = sequences(run, barriers=True, unsized=True)

@@ -1,4 +1,4 @@
-"""What if calls were not made: FSDP's hosts then need no time for them, either."""
+"""What if calls were not made: the hosts of GPUs then need no time for them, either."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Int64, rows_by
-from commtrace.causal.edits.rank_edits import doing_nothing_within
+from commtrace.causal.edits.rank_edits import doing_nothing_within, not_launching
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -25,7 +25,8 @@ _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are not made.
 
-    Nor does a GPU's host do what FSDP2 marks around them, where it makes no other call: it gathers
+    Nor does a GPU's host do what leads from one to the next, where it launches nothing else. Of
+    FSDP2 not what that marks around them, where it makes no other call: it gathers
     what a rank keeps into one buffer, calls, and copies what came out of another; the last in the
     order of the gathers. Its other threads do nothing meanwhile, either.
     """
@@ -34,9 +35,12 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     called = run.rows("collectives", its.calls.row).ints("launch_ns")
     gathers, uses, reduces = (_ranges(run, label) for label in _LABELS)
     marked = gathers.keys() | reduces.keys()
-    for (rank,), rows in rows_by(its.calls.rank).items() if marked else ():
+    for (rank,), rows in rows_by(its.calls.rank).items():
         gone = which[rows] & ~its.calls.on_cpu[rows]
-        if rank not in marked or not gone.any():
+        if not gone.any():
+            continue
+        if rank not in marked:
+            not_launching(run, rank, called[rows[gone]], lag)
             continue
         launched, kept = (np.sort(called[rows[some]]) for some in (gone, ~which[rows]))
         gather, use, reduce = (of.get(rank, _NEVER) for of in (gathers, uses, reduces))

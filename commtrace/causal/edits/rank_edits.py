@@ -26,6 +26,7 @@ __all__ = [
     "launching_at_once",
     "launching_within",
     "not_blocking",
+    "not_launching",
 ]
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -53,6 +54,19 @@ def doing_nothing_within(run: Measures, rank: int, when: Intervals, lag_ns: Int6
     measured = run_graph(run).graph.lag_ns[edges].astype(np.int64)
     left = 1 - covered(end - measured, end, (began, ended)) / np.maximum(measured, 1)
     lag_ns[edges] = np.where(measured > 0, np.rint(lag_ns[edges] * left), lag_ns[edges])
+
+
+def not_launching(run: Measures, rank: int, launch_ns: Int64, lag_ns: Int64) -> None:
+    """A rank's host takes no time from one of these launches to the next, on the rank's own clock.
+
+    But where it launches something else between.
+    """
+    its, edges = run_graph(run), _of_kind(run, HOST).get(rank, _NONE)
+    launches = on_run(run, rank, launch_ns)
+    ends = (its.graph.time_ns[nodes[edges]] for nodes in (its.graph.source, its.graph.target))
+    from_one, to_one = (np.isin(time_ns, launches) for time_ns in ends)
+    between = edges[from_one & to_one]
+    lag_ns[between] = np.minimum(lag_ns[between], 0)
 
 
 def launching_at_once(run: Measures, rank: int, idle: Intervals, lag_ns: Int64) -> None:

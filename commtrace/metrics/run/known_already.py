@@ -24,7 +24,9 @@ from commtrace.arrays import (
     sorted_by,
     sums,
 )
-from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, members
+from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, element_bytes, members
+from commtrace.intervals import covered
+from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.called_in import in_backward
 
 if TYPE_CHECKING:
@@ -40,10 +42,10 @@ _ALONE = 2.0  # times as long as the others: the root has something to send that
 _ALONE_IN_ALL = 1.2  # if that holds all that they do between two operations
 
 
-def sent_again(rows: Rows) -> Bool:
-    """Which rows of ``sequences`` are broadcasts of one root, of all bytes that were all_reduced.
+def sent_again(run: Measures, rows: Rows) -> Bool:
+    """Which rows of ``sequences`` are broadcasts of one root, of all elements that are all_reduced.
 
-    In the same step, and behind it, in a group in which the root does between the two what the
+    In the same step, of whatever type, in a group in which the root does between the two what the
     others do, and that reduces nothing to it.
     """
     op, group, size = rows.coded("op"), rows.coded("communicator"), rows.ints("size_bytes")
@@ -54,14 +56,50 @@ def sent_again(rows: Rows) -> Bool:
     if not sent.size or not summed.size:
         return np.zeros(len(rows), dtype=np.bool_)
     step = _step(rows)
-    count = int(step.max()) + 1
-    all_sent, all_summed = (sums(step[its], size[its], count) for its in (sent, summed))
-    alike = (all_sent <= all_summed) & (all_summed <= (1 + _BESIDE) * all_sent)
-    begins = least(step[sent], rows.ints("order")[sent], count)
-    ends = most(step[summed], rows.ints("end_ns")[summed], count)
-    own = np.where(ends == NULL, np.nan, begins - ends)
+    place = codes(rows.ints("rank"), group, rows.ints("step"))
+    own = _own(run, rows, sent, _summed_before(rows, sent, summed, step))
+    alike = _all_that_is_summed(rows, sent, summed, step, place)
     again: Bool = is_sent & known & _of_sure(rows, sent, alike, own, _ALONE)
     return again
+
+
+def _summed_before(rows: Rows, sent: Int64, summed: Int64, step: Int64) -> Int64:
+    """When the last that is summed before the first that each ``_step`` sends is done, or NULL.
+
+    On its rank in its group: a step may begin behind the update.
+    """
+    start, end = rows.ints("start_ns"), rows.ints("end_ns")
+    begin = least(step[sent], start[sent], int(step.max()) + 1)
+    found = np.full(begin.size, NULL)
+    sends = distinct(step[sent])
+    whose = codes(rows.ints("rank"), rows.coded("communicator"))
+    each = rows_by(whose[summed])
+    for (one,), at in rows_by(whose[first_rows(step)[sends]]).items():
+        its = summed[each.get((one,), at[:0])]
+        its = its[np.argsort(start[its], kind="stable")]
+        done = np.append(NULL, np.maximum.accumulate(end[its]))
+        found[sends[at]] = done[np.searchsorted(start[its], begin[sends[at]])]
+    return found
+
+
+def _all_that_is_summed(rows: Rows, sent: Int64, summed: Int64, step: Int64, place: Int64) -> Bool:
+    """Of each ``_step`` whether it sends as many elements as are summed, of any one float type.
+
+    Or of its own. Both are of a ``place``: a rank's group in a step.
+    """
+    dtype = rows.coded("dtype")
+    width = np.array([element_bytes(str(name)) for name in dtype.names])
+    elements = rows.ints("size_bytes") // width[dtype.codes]
+    count, first = int(step.max()) + 1, first_rows(step)
+    all_sent = sums(step[sent], elements[sent], count)
+    is_float = dtype.where(lambda name: "float" in name)
+    found = np.zeros(count, dtype=np.bool_)
+    for one in distinct(dtype.codes[summed]).tolist():
+        its = summed[dtype.codes[summed] == one]
+        alike = (dtype.codes[first] == one) | (is_float[first] & is_float[its[0]])
+        all_summed = sums(place[its], elements[its], count)[place[first]]
+        found |= alike & (all_sent <= all_summed) & (all_summed <= (1 + _BESIDE) * all_sent)
+    return found
 
 
 def sent_always(run: Measures, rows: Rows) -> Bool:
@@ -83,9 +121,8 @@ def sent_always(run: Measures, rows: Rows) -> Bool:
     all_sent, sends = sums(step[sent], size[sent], count), distinct(step[sent])
     usual = quantiles(kind[sends], all_sent[sends], 50, int(kind.max()) + 1)[kind]
     alike = (_distinct(step[sent], size[sent], count) >= _PARTS) & (all_sent == usual)
-    own = _first(step[sent], _since_done(rows)[sent], count)
-    own_ns = np.where(own == NULL, np.nan, own)
-    always: Bool = is_sent & _of_sure(rows, sent, alike, own_ns, _ALONE_IN_ALL)
+    own = _own(run, rows, sent, _first(step[sent], _done(rows)[sent], count))
+    always: Bool = is_sent & _of_sure(rows, sent, alike, own, _ALONE_IN_ALL)
     return always
 
 
@@ -99,15 +136,39 @@ def _kind(rows: Rows) -> Int64:
     return codes(rows.coded("communicator"), rows.coded("dtype"))
 
 
-def _since_done(rows: Rows) -> Int64:
-    """How long after all before it on its rank each was called; NULL of the first."""
+def _done(rows: Rows) -> Int64:
+    """When all before it on its rank was done; NULL for the first."""
     rank, end = rows.ints("rank"), rows.ints("end_ns")
     found = np.full(len(rows), NULL)
     firsts = np.flatnonzero(np.diff(rank, prepend=-1))
     for first, last in pairwise([*firsts.tolist(), rank.size]):
-        done = np.maximum.accumulate(end[first : last - 1])
-        found[first + 1 : last] = rows.ints("order")[first + 1 : last] - done
+        found[first + 1 : last] = np.maximum.accumulate(end[first : last - 1])
     return found
+
+
+def _own(run: Measures, rows: Rows, sent: Int64, since_ns: Int64) -> tuple[Float64, ...]:
+    """What each ``_step`` does by itself from a time on until the first that it sends, in ns.
+
+    How long it takes; on a GPU, which idles while its host is late, how long it computes, and how
+    long it copies. NaN where unknown.
+    """
+    step, devices = _step(rows), device_work(run)
+    until = least(step[sent], rows.ints("order")[sent], since_ns.size)
+    starts = least(step[sent], rows.ints("start_ns")[sent], since_ns.size)
+    known = (since_ns != NULL) & (until != NULL)
+    takes = np.where(known, until - since_ns, np.nan)
+    copies = np.where(known, 0.0, np.nan)
+    first = first_rows(step)
+    places = rows.ints("rank")[first], rows.coded("device").take(first)
+    for (rank, device), at in rows_by(*places).items():
+        work = devices.get(Device(rank, str(device)))
+        if device == "cpu" or work is None:
+            continue
+        at = at[known[at]]
+        between = since_ns[at], np.maximum(starts[at], since_ns[at])
+        takes[at] = covered(*between, work.compute) if work.compute else np.nan
+        copies[at] = covered(*between, work.copy)
+    return takes, copies
 
 
 def _distinct(number: Int64, values: Int64, count: int) -> Int64:
@@ -128,20 +189,21 @@ class _Steps(Struct, frozen=True):
     """What a group sends of one type in each step of each rank, as arrays of one length.
 
     The ``rank``; whether what is sent is ``alike`` what all have; the ``root`` that sends it, NULL
-    if unknown; and how long the rank did something of its ``own`` before, in ns, NaN if unknown.
+    if unknown; and what the rank did of its ``own`` before, as ``_own`` tells it.
     """
 
     rank: Int64
     alike: Bool
     root: Int64
-    own: Float64
+    own: tuple[Float64, ...]
 
     def of(self, some: Int64) -> _Steps:
         """Some of them."""
-        return _Steps(self.rank[some], self.alike[some], self.root[some], self.own[some])
+        own = tuple(each[some] for each in self.own)
+        return _Steps(self.rank[some], self.alike[some], self.root[some], own)
 
 
-def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: Float64, alone: float) -> Bool:
+def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: tuple[Float64, ...], alone: float) -> Bool:
     """Which rows are of groups and types whose steps send them for nothing.
 
     ``sent`` are the rows that are sent; ``alike`` and ``own`` are by ``_step``, as in _Steps.
@@ -152,7 +214,8 @@ def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: Float64, alone: float) -
     root = _first(step[sent], root, alike.size)
     sends = distinct(step[sent])
     row = first_rows(step)[sends]
-    steps = _Steps(rows.ints("rank")[row], alike[sends], root[sends], own[sends])
+    every = rows.ints("rank")[row]
+    steps = _Steps(every, alike[sends], root[sends], tuple(each[sends] for each in own))
     sure = [
         number
         for (number,), at in rows_by(kind[row]).items()
@@ -169,8 +232,7 @@ def _for_nothing(steps: _Steps, ranks: Sequence[int], alone: float) -> bool:
     if root not in ranks:
         return False
     roots = steps.rank == root
-    own, others = (_median(steps.own[its]) for its in (roots, ~roots))
-    return own <= alone * max(others, 0)
+    return all(_median(its[roots]) <= alone * max(_median(its[~roots]), 0) for its in steps.own)
 
 
 def _median(values: Float64) -> float:
