@@ -17,20 +17,18 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, step_count, worth_reporting
+from commtrace.rules._device_calls import DEVICE, MEMORY, DeviceCalls, end_ns, not_called
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-    from commtrace.table import Rows
 
 _SILENCE = 10  # median launch intervals: so long does a host not pause by chance
 _LAUNCH = 2  # of the same: so long a launch takes at most
 _RECOVERED_NS = 20_000
 _PER_STEP = 2  # once is how a step is timed
-_BARRIER_NS = 1_000_000  # so soon such a barrier synchronises the device
-_OF_DEVICE = frozenset(("cudaDeviceSynchronize", "hipDeviceSynchronize"))
 
 
 class HostSync(Rule, frozen=True):
@@ -42,8 +40,9 @@ class HostSync(Rule, frozen=True):
         is done, and resumes within ``resume_us`` µs of that (after such a copy, within two
         of its usual intervals). At least ``min_operations`` of them; the device's idle time
         until launches are ahead of it again, or the host reads more, is at least ``min_step_share``
-        of the steps' time. And synchronisations of the whole device, as many and two a step, if the
-        run replayed without them is so much shorter.
+        of the steps' time. And synchronisations of the whole device, or calls that free its memory
+        and allocate it anew (``empty_cache()``, or memory that is full), as many and two a step, if
+        the run replayed without them is so much shorter.
 
     Why it costs time
         A host that runs ahead of the device hides its own time. After ``item()``,
@@ -66,34 +65,34 @@ class HostSync(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding, with the worst of the devices that have the fault."""
-        found = [*self._of_devices(run)]
+        """One finding at most of memory, and one else, with the worst of the devices."""
+        yield from self._of_calls(run, MEMORY)
+        found = [*self._of_calls(run, DEVICE)]
         yield from found or self._of_collectives(run)
 
-    def _of_devices(self, run: Measures) -> Iterator[Finding]:
-        """Hosts that synchronise a whole device again and again."""
-        calls = {rank: _synchronised(run, rank) for rank in ranks_of(run, "blocking_calls")}
+    def _of_calls(self, run: Measures, which: DeviceCalls) -> Iterator[Finding]:
+        """Hosts that wait for a whole device again and again."""
+        calls = {rank: which.of(run, rank) for rank in ranks_of(run, "blocking_calls")}
         least = max(self.min_operations, _PER_STEP * step_count(run))
-        often = {rank: its for rank, its in calls.items() if len(its) >= least}
+        often = {rank: its for rank, its in calls.items() if which.count(its) >= least}
         blocked_ns = max((int(its.ints("duration_ns").sum()) for its in often.values()), default=0)
         if not worth_reporting(blocked_ns, run, self.min_step_share):
             return
-        waits = [(rank, _end_ns(its)) for rank, its in often.items()]
-        gain = saving(run, _unblocked(run, waits, soon_ns=0), blocked_ns, self.min_step_share)
+        gain = saving(run, not_called(run, often), blocked_ns, self.min_step_share)
         if gain.why or not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
-        rank, most = max(often.items(), key=lambda one: len(one[1]))
+        rank, most = max(often.items(), key=lambda one: which.count(one[1]))
+        name, count = most.coded("name").at(which.rows(most)[0]), which.count(most)
         yield self.finding(
-            (most.ints("start_ns"), _end_ns(most)),
+            (most.ints("start_ns"), end_ns(most)),
             summary=(
-                f"rank {rank}'s host calls {most.coded('name').at(0)} {len(most):,} times, and "
-                f"launches nothing until its device is done: {ms(gain.cost_ns)} to save"
-                + too(tuple(often), rank)
+                f"rank {rank}'s host calls {name} {count:,} times, {which.what}: "
+                f"{ms(gain.cost_ns)} to save" + too(tuple(often), rank)
             ),
             ranks=tuple(often),
             saving=gain,
             evidence=(
-                Evidence("synchronisations", len(most), "calls", least),
+                Evidence(which.counted, count, "calls", least),
                 Evidence(
                     f"saved without them, {of_time(run)}",
                     share_pct(gain.cost_ns, run),
@@ -101,11 +100,8 @@ class HostSync(Rule, frozen=True):
                     100 * self.min_step_share,
                 ),
             ),
-            ruled_out=("reading results: copies to the host are other calls",),
-            advice=(
-                "leave torch.cuda.synchronize() out of the step: Work.wait(), events and "
-                "wait_stream() order streams without the host; time with CUDA events, read later"
-            ),
+            ruled_out=(which.ruled_out,),
+            advice=which.advice,
             confidence="high" if has_steps(run) else "medium",
         )
 
@@ -213,22 +209,6 @@ def _unblocked(run: Measures, waits: list[tuple[int, Int64]], soon_ns: int) -> E
         return lag
 
     return edit
-
-
-def _synchronised(run: Measures, rank: int) -> Rows:
-    """A rank's synchronisations of a whole device, but for those of NCCL's older barriers."""
-    calls, ops = (rows_of_rank(run, table, rank) for table in ("blocking_calls", "ops"))
-    calls = calls.take(np.flatnonzero(calls.coded("name").where(_OF_DEVICE.__contains__)))
-    ops = ops.take(np.flatnonzero(ops.coded("kind").being("communication")))
-    ops = ops.take(np.argsort(ops.ints("start_ns"), kind="stable"))
-    barrier = np.append(ops.coded("name").where(lambda name: "barrier" in name), False)
-    last = np.searchsorted(ops.ints("start_ns"), calls.ints("start_ns")) - 1
-    since = calls.ints("start_ns") - np.append(ops.ints("start_ns"), 0)[last]
-    return calls.take(np.flatnonzero(~(barrier[last] & (since <= _BARRIER_NS))))
-
-
-def _end_ns(calls: Rows) -> Int64:
-    return calls.ints("start_ns") + calls.ints("duration_ns")
 
 
 def _at(time_us: float) -> int:
