@@ -138,7 +138,8 @@ def regathered(needless: Rows) -> Said:
         ("parameters that changed: each is reduced, for an update, once in all of these",),
         "keep them, if memory has room: set_reshard_after_backward(False) for all micro-batches "
         "but the last and reshard_after_forward=False; with FSDP1 SHARD_GRAD_OP within no_sync(); "
-        "with ZeRO-3 a larger stage3_max_live_parameters and stage3_max_reuse_distance",
+        "with ZeRO-3 a larger stage3_max_live_parameters and stage3_max_reuse_distance; leave a "
+        "frozen model whole",
         "medium",
     )
 

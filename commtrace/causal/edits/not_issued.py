@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["not_issued"]
 
-_LABELS = ("FSDP::all_gather ", "FSDP::all_gather_copy_out ", "FSDP::post_backward_reduce ")
+_GATHERS, _USES = "FSDP::all_gather ", "FSDP::all_gather_copy_out "
+_OTHERS = ("FSDP::post_backward_reduce ", "FSDP::pre_forward (", "FSDP::pre_backward (")
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -26,15 +27,15 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are not made.
 
     Nor does a GPU's host do what leads from one to the next, where it launches nothing else. Of
-    FSDP2 not what that marks around them, where it makes no other call: it gathers
-    what a rank keeps into one buffer, calls, and copies what came out of another; the last in the
-    order of the gathers. Its other threads do nothing meanwhile, either.
+    FSDP2 not what that marks around them, where it makes no other call: before forward and backward
+    passes it gathers what a rank keeps into one buffer, calls, and copies what came out of another;
+    the last in the order of the gathers. Its other threads do nothing meanwhile, either.
     """
     its = run_graph(run)
     lag: Int64 = needing_nobody(run, which, lag_ns).astype(np.int64)
     called = run.rows("collectives", its.calls.row).ints("launch_ns")
-    gathers, uses, reduces = (_ranges(run, label) for label in _LABELS)
-    marked = gathers.keys() | reduces.keys()
+    gathers, uses, *others = (_ranges(run, label) for label in (_GATHERS, _USES, *_OTHERS))
+    marked = {*gathers}.union(*others)
     for (rank,), rows in rows_by(its.calls.rank).items():
         gone = which[rows] & ~its.calls.on_cpu[rows]
         if not gone.any():
@@ -43,9 +44,9 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
             not_launching(run, rank, called[rows[gone]], lag)
             continue
         launched, kept = (np.sort(called[rows[some]]) for some in (gone, ~which[rows]))
-        gather, use, reduce = (of.get(rank, _NEVER) for of in (gathers, uses, reduces))
-        gathered, reduced = (_needless(ranges, launched, kept) for ranges in (gather, reduce))
-        found = [(gather, gathered), (reduce, reduced)]
+        gather, use, *other = (of.get(rank, _NEVER) for of in (gathers, uses, *others))
+        found = [(ranges, _needless(ranges, launched, kept)) for ranges in (gather, *other)]
+        gathered = found[0][1]
         found += [(use, gathered)] if use[0].size == gathered.size else []
         begin, end = (np.concatenate([ranges[at][some] for ranges, some in found]) for at in (0, 1))
         if begin.size:
