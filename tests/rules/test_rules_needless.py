@@ -884,6 +884,53 @@ def test_what_only_the_root_has_is_to_be_sent(run: Measures) -> None:
     assert not found(run, "redundant")
 
 
+def sending_on_gpus(
+    dtype: str = "float32", computes_us: float = 500, copies_us: float = 0, late_us: float = 0
+) -> Measures:
+    """In each step a million gradients are averaged as bfloat16, and as many sent by rank 0.
+
+    Between the two it computes, after it copied; its host launches what is sent some time late.
+    """
+    run = Tiny(2)
+    for step in range(6):
+        for rank in range(2):
+            at = step * 20_000
+            run.step(rank, step, at, 20_000)
+            run.kernel(rank, at + 10, 4000)
+            run.collective(rank, "all_reduce", at + 4010, 2000, size=2_000_000, dtype="bfloat16")
+            now = at + 6010.0
+            if rank == 0 and copies_us:
+                run.copy(rank, now, copies_us, kind="HtoD", size=1 << 20)
+            now += copies_us + 10
+            run.kernel(rank, now, computes_us if rank == 0 else 500)
+            now += max(computes_us, 500) + late_us
+            launched = {"launch_ns": BASE_NS + round(1e3 * (now - (5 if rank == 0 else late_us)))}
+            for part in range(2):
+                start = now + 2000 * part
+                its: dict[str, Any] = {"size": 2_000_000, "dtype": dtype, "root": 0, **launched}
+                run.collective(rank, "broadcast", start, 1990, **its)
+    return run.trace()
+
+
+@pytest.mark.parametrize(
+    ("run", "fires"),
+    [
+        (sending_on_gpus(), True),
+        (sending_on_gpus(late_us=3000), True),  # which a host is for whatever reason
+        (sending_on_gpus(dtype="int32"), False),
+        (sending_on_gpus(computes_us=3000), False),
+        (sending_on_gpus(copies_us=100), False),
+    ],
+)
+def test_on_gpus_what_the_root_computes_and_copies_tells_whether_it_has_news(
+    run: Measures, fires: bool
+) -> None:
+    findings = found(run, "redundant")
+    assert bool(findings) == fires
+    for finding in findings:
+        assert "as much as was all_reduced" in finding.summary
+
+
 @pytest.mark.parametrize(("others", "first"), [(0, "redundant"), (40, "latency-bound")])
 def test_what_need_not_be_sent_need_not_be_joined(
     others: int, first: str, monkeypatch: pytest.MonkeyPatch
