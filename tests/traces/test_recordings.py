@@ -144,16 +144,17 @@ def test_a_program_shows_its_fault_only_before_the_fix(
         assert first == wanted
 
 
-def test_gathered_logits_cost_about_what_the_program_gains_without(
-    measured: Callable[[Path], Run],
+@pytest.mark.parametrize("name", ["gathered_logits", "empty_cache"])
+def test_a_fault_on_gpus_costs_about_what_the_program_gains_without(
+    name: str, measured: Callable[[Path], Run]
 ) -> None:
-    """As recorded its hosts are too slow for that to matter; unrecorded they are not."""
-    folder = TRACES / "gathered_logits" / "nccl-2"
+    """As recorded its hosts may be too slow for that to matter; unrecorded they are not."""
+    folder = TRACES / name / "nccl-2"
     expected, found = _json(folder / "expected.json"), measured(folder).diagnose().findings
     first = {"rule": found[0].rule, "ranks": [*found[0].ranks], "cause": found[0].cause}
     assert first == expected["first_finding"]
     gained = expected["step_ms"] - expected["step_ms_without"]
-    assert found[0].cost_ns / 6e6 == pytest.approx(gained, rel=0.5)
+    assert found[0].cost_ns / 1e6 / expected["steps"] == pytest.approx(gained, rel=0.5)
 
 
 def test_a_rank_that_kineto_guesses_is_not_believed(measured: Callable[[Path], Run]) -> None:
@@ -171,7 +172,7 @@ def test_recordings_are_small_and_name_no_machine() -> None:
     # Only these are ours: a recording of one's own may lie beside them. NCCL's hold each launch.
     shipped = [expected.parent for expected in TRACES.rglob("expected.json")]
     files = [file for folder in shipped for file in folder.iterdir()]
-    assert sum(path.stat().st_size for path in files) < 5_500_000
+    assert sum(path.stat().st_size for path in files) < 6_500_000
     for path in files:
         text = (
             gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
