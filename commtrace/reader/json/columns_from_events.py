@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
@@ -90,12 +90,15 @@ class Collector:
 
     def take(self, events: list[Event]) -> None:
         """Add some events, in the file's order."""
-        self._pending += [
-            event
-            for event in events
-            if (kind := KIND_OF[type(event)])
-            and (kind != "cpu_op" or self._keep_operators or _has_use(event.name))
-        ]
+        read = compress(events, map(KIND_OF.__getitem__, map(type, events)))
+        if self._keep_operators:
+            self._pending += read
+        else:
+            self._pending += [
+                event
+                for event in read
+                if KIND_OF[type(event)] != "cpu_op" or _has_use(event.name)
+            ]
         if len(self._pending) >= _BATCH:
             self.flush()
 
