@@ -156,8 +156,9 @@ def objects(needless: Rows) -> Said:
 
 
 def pickled(exchanged: Rows) -> Said:
+    often = "in every step" if (exchanged.ints("step") != NULL).any() else "again and again"
     return Said(
-        "ranks exchange Python objects in every step, each pickled by one and unpickled by others",
+        f"ranks exchange Python objects {often}, each pickled by one and unpickled by others",
         Evidence("largest", float(exchanged.ints("size_bytes").max()) / 1e6, "MB"),
         ("tensors: sizes, then as many bytes, as all_gather_object gathers what it pickled",),
         "gather tensors: numbers, features and ids as they are, texts as padded bytes; objects "

@@ -62,7 +62,8 @@ class Redundant(Rule, frozen=True):
         three for each such or more: parameters that no update has changed since the last.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
-        every step (``all_gather_object``, ``gather_object``), for what pickles them. All_gathers of
+        every step (``all_gather_object``, ``gather_object``), or ten times in a run without steps,
+        for what pickles them. All_gathers of
         10 MB or more that a softmax or loss works on as they are: logits, whose loss ranks can
         compute of what each has.
 

@@ -37,6 +37,14 @@ def test_a_root_that_is_late_elsewhere_is_given_no_more_work(
     assert ("larger share" in its.advice) == gets_more
 
 
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_root_that_sends_back_what_it_computes_need_be_none(answers: bool) -> None:
+    gathers = ("reduce", lambda rank, step: 3_000 + 3_000 * rank)
+    sends = ("broadcast" if answers else "barrier", lambda rank, step: 3_000)
+    its = found(gloo_loop(gathers, sends, ranks=2, steps=STEPS, size=1 << 20), "early-root")
+    assert ("all_reduce, and let every rank compute that" in its.advice) == answers
+
+
 @pytest.mark.parametrize(("count", "told"), [(20, True), (4, False)])
 def test_many_operations_of_unknown_size_are_counted(count: int, told: bool) -> None:
     """Of known sizes ``latency-bound`` tells."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["as_tensors", "without_objects"]
 
 _BYTES_PER_NS = 0.004  # pickled or unpickled where they are many small tensors
+_USUAL_BYTES_PER_NS = 0.02  # made into lists and pickled, or back
 
 
 class _Bounds(NamedTuple):
@@ -39,17 +40,19 @@ def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are made, but nothing is pickled or unpickled for them.
 
     That is what hosts do right before they tell lengths, and behind the objects, in which no
-    operator runs; no more than so many bytes take if they are slow to pack. Who gathers nothing
-    unpickles nothing.
+    operator runs; no more than so many bytes take if they are slow to pack, or usually take where
+    hosts do most of their work in no operator. Who gathers nothing unpickles nothing.
     """
     calls, its, bounds = run_graph(run).calls, matched(run).operations, _bounds(run, which)
     size, ranks = its.ints("size_bytes").clip(min=0), its.ints("present").clip(min=1)
     to_root = its.coded("op").being("gather")[bounds.received]
     gets = ~to_root | (its.ints("root")[bounds.received] == calls.rank[bounds.unpacked])
     idle = np.asarray(idle_ns(run), dtype=np.float64)
+    by_python = idle.sum() > own_work(run).own_ns[:, HOSTS].sum() / 2
+    bytes_per_ns = _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS
     most = np.zeros(calls.rank.size)
-    most[bounds.packed] += (size / ranks)[bounds.sent] / _BYTES_PER_NS
-    most[bounds.unpacked] += gets * size[bounds.received] / _BYTES_PER_NS
+    most[bounds.packed] += (size / ranks)[bounds.sent] / bytes_per_ns
+    most[bounds.unpacked] += gets * size[bounds.received] / bytes_per_ns
     return _doing_less(run, np.minimum(idle, most), lag_ns)
 
 

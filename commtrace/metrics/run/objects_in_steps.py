@@ -1,4 +1,4 @@
-"""Python objects that are sent in every step: pickled by who sends, unpickled by who receives."""
+"""Python objects that are sent again and again: pickled by who sends, unpickled by who receives."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["exchanged_objects", "same_objects"]
 
 _STEPS = 3
+_OFTEN = 10  # times, in a run without steps
 _LEAST_BYTES = 256  # pickles of a few numbers are as long as each other
 _LONGER = 2.0  # times as long as unpickling
 _BYTES_PER_NS = 1.0  # what is unpickled faster is only copied
@@ -38,7 +39,7 @@ def same_objects(rows: Rows) -> Bool:
     The recorded window may cut a step. Not where the sender is busy for much longer before than
     the receivers are behind: it makes what it sends.
     """
-    at = _in_steps(rows, "broadcast", ("broadcast",))
+    at = _in_steps(rows, _lengths(rows, "broadcast", ("broadcast",)))
     sequence, root = rows.ints("sequence"), rows.ints("root")
     count = int(sequence.max(initial=-1)) + 1
     one_root = least(sequence[at], root[at], count) == most(sequence[at], root[at], count)
@@ -60,18 +61,29 @@ def same_objects(rows: Rows) -> Bool:
 
 
 def exchanged_objects(rows: Rows) -> Bool:
-    """Which rows of ``sequences`` exchange objects between all ranks, in every step."""
-    at = _in_steps(rows, "all_gather", ("all_gather", "gather"))
-    return _flags(rows, _in_every_step(rows, at))
+    """Which rows of ``sequences`` exchange objects between all ranks, in every step.
+
+    In a run without steps those of groups that do so ten times or more.
+    """
+    at = _lengths(rows, "all_gather", ("all_gather", "gather"))
+    if (rows.ints("step") != NULL).any():
+        return _flags(rows, _in_every_step(rows, _in_steps(rows, at)))
+    sequence = rows.ints("sequence")[at]
+    return _flags(rows, at[np.bincount(sequence)[sequence] >= _OFTEN])
 
 
-def _in_steps(rows: Rows, of_lengths: str, of_objects: tuple[str, ...]) -> Int64:
-    """The rows in steps that tell lengths, right before the bytes of the same step."""
-    op, step = rows.coded("op"), rows.ints("step")
-    is_first = lengths_of_objects(rows)[:-1] & op.being(of_lengths)[:-1] & (step[:-1] != NULL)
-    return np.flatnonzero(
-        is_first & op.where(of_objects.__contains__)[1:] & (step[:-1] == step[1:])
-    )
+def _lengths(rows: Rows, of_lengths: str, of_objects: tuple[str, ...]) -> Int64:
+    """The rows that tell lengths, right before the bytes."""
+    op = rows.coded("op")
+    is_first = lengths_of_objects(rows)[:-1] & op.being(of_lengths)[:-1]
+    return np.flatnonzero(is_first & op.where(of_objects.__contains__)[1:])
+
+
+def _in_steps(rows: Rows, at: Int64) -> Int64:
+    """Those of some rows that are of the same step as the next."""
+    step = rows.ints("step")
+    both: Int64 = at[(step[at] != NULL) & (step[at] == step[at + 1])]
+    return both
 
 
 def _in_every_step(rows: Rows, at: Int64) -> Int64:

@@ -95,9 +95,7 @@ class Collector:
             self._pending += read
         else:
             self._pending += [
-                event
-                for event in read
-                if KIND_OF[type(event)] != "cpu_op" or _has_use(event.name)
+                event for event in read if KIND_OF[type(event)] != "cpu_op" or _has_use(event.name)
             ]
         if len(self._pending) >= _BATCH:
             self.flush()
