@@ -16,7 +16,7 @@ from commtrace.causal.run.calls import op_and_dimension
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import asleep_ns, fight, processor, taken_cores
 from commtrace.causal.work.on_core import on_core
-from commtrace.causal.work.segments import own_parts, own_work, work_on_cores
+from commtrace.causal.work.segments import LABELLED, own_parts, own_work, work_on_cores
 from commtrace.causal.work.usual import of_the_rest
 from commtrace.diagnosis import Cause
 from commtrace.metrics.run.arrivals import TRUST
@@ -30,6 +30,7 @@ __all__ = ["as_cores_are_shared", "bursts", "cause_of", "doubt_of", "excess"]
 
 _EXPLAINED = 0.9  # of the starts on GPUs
 _HALF = 0.5  # of a stall
+_TOLD = 1 / 3  # of what is done more
 _TELLING = 3  # stalls that are apart
 _BESIDE_ANOTHER = 2.0  # times as long: who has half a core, for a while
 _LITTLE_OF = 0.25  # of what is saved
@@ -80,7 +81,8 @@ def _of_most(numbers: Int64 | Int32, more: Float64) -> Bool:
 def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]) -> Cause | None:
     """What most of the excess is; on GPUs of the host or the device, whichever saves more.
 
-    A copy that the host feeds is of both, and may be faster only with both.
+    A copy that the host feeds is of both, and may be faster only with both. Of what runs no
+    operator a label tells enough if it holds a third: a checkpoint waits for its disk behind it.
     """
     possible = dict(parts)
     if not run_graph(run).calls.on_cpu.any():
@@ -99,6 +101,9 @@ def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]
         }
     total = sum(max(value, 0) for value in possible.values())
     cause = max(possible, key=lambda cause: possible[cause])
+    told = [label for label in LABELLED if possible.get(label, 0) > _TOLD * total]
+    if cause == "host" and told:
+        return told[0]
     return cause if possible[cause] > total / 2 else None
 
 
