@@ -229,7 +229,7 @@ class LaunchGap(Rule, frozen=True):
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
                 f"{does}; look at the longest, {ms(stalls[longest])} from {since} after "
-                f"{line.device}'s first work"
+                f"{line.device}'s first work" + "; ".join(("", *_later(run)))
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
@@ -351,9 +351,14 @@ def _recorded(run: Measures) -> str:
         return "unrecorded, a host launches faster: time a step without the profiler first"
     if not its.is_slowed:
         return "steps took as long when nobody recorded them"
-    if unrecorded_pace(run) is None:
-        return f"later steps take {ms(its.unrecorded_ns)}: record these (--start-step)"
-    return its.of_saving
+    return next(_later(run), its.of_saving)
+
+
+def _later(run: Measures) -> Iterator[str]:
+    """What to do where later steps have far less to do than those that were recorded."""
+    its = pace(run)
+    if its is not None and its.is_slowed and unrecorded_pace(run) is None:
+        yield f"later steps take {ms(its.unrecorded_ns)}: record these (--start-step)"
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:

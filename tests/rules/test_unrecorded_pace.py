@@ -175,6 +175,23 @@ def test_first_steps_that_have_more_to_do_are_unlike_later_ones() -> None:
     assert "later steps take 0.5 ms: record these (--start-step)" in finding.advice
 
 
+@pytest.mark.parametrize(("later_us", "told"), [(3_000, True), (19_000, False)])
+def test_stalls_of_first_steps_may_not_come_again(later_us: int, told: bool) -> None:
+    """Hosts plan for 10 ms a step, and kernels take as long: later steps take less than both."""
+    run = Tiny(ranks=2, manifest=unrecorded(*[later_us] * 10))
+    for step in range(8):
+        for rank in range(2):
+            begun = 20_000 * step
+            run.step(rank, step, begun, 20_000)
+            run.kernel(rank, begun + 10_006, 9_900, launch_ns=at(begun + 10_000))
+            called = at(begun + 10_010)
+            run.collective(rank, "all_reduce", begun + 19_910, 44, size=1 << 20, launch_ns=called)
+            run.blocking_call(rank, "cudaDeviceSynchronize", begun + 10_020, 9_940)
+    findings = diagnose(run.trace(), select=["launch-gap"]).findings
+    (finding,) = (its for its in findings if "stalls" in its.summary)
+    assert ("later steps take 3 ms: record these (--start-step)" in finding.advice) == told
+
+
 def test_a_saving_of_unrecorded_steps_is_a_share_of_these() -> None:
     run = launching(unrecorded(*[1_600] * 10)).trace()
     diagnosis = diagnose(run, select=["launch-gap"])
