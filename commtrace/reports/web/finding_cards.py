@@ -152,7 +152,7 @@ def _replay(cause: Finding, analysis: Analysis) -> Markup | None:
     ]
     on_top = cause.cost_on_top_ns
     further = (
-        f"On top of the findings above it saves {ms(on_top)} in all."
+        f"With the other ranks mended that delay the run it saves {ms(on_top)} in all."
         if on_top is not None and on_top != cause.cost_ns
         else None
     )
