@@ -41,14 +41,14 @@ def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
 
     That is what hosts do right before they tell lengths, and behind the objects, in which no
     operator runs; no more than so many bytes take if they are slow to pack, or usually take where
-    hosts do most of their work in no operator. Who gathers nothing unpickles nothing.
+    CPUs do most of their work in no operator. Who gathers nothing unpickles nothing.
     """
     calls, its, bounds = run_graph(run).calls, matched(run).operations, _bounds(run, which)
     size, ranks = its.ints("size_bytes").clip(min=0), its.ints("present").clip(min=1)
     to_root = its.coded("op").being("gather")[bounds.received]
     gets = ~to_root | (its.ints("root")[bounds.received] == calls.rank[bounds.unpacked])
     idle = np.asarray(idle_ns(run), dtype=np.float64)
-    by_python = idle.sum() > own_work(run).own_ns[:, HOSTS].sum() / 2
+    by_python = calls.on_cpu.any() and idle.sum() > own_work(run).own_ns[:, HOSTS].sum() / 2
     bytes_per_ns = _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS
     most = np.zeros(calls.rank.size)
     most[bounds.packed] += (size / ranks)[bounds.sent] / bytes_per_ns
