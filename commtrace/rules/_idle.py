@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Float64, Int64
+from commtrace.causal.edits.rank_edits import copying_within, launching_at_once
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.savings import Edit
 from commtrace.intervals import Intervals, total, union
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline
 from commtrace.metrics.run.run_clock import intervals_on_run
+from commtrace.metrics.run.whole import has_steps
+from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Idle", "between_large_copies", "next_to_copies", "round_trips", "starved_ns"]
+__all__ = ["Idle", "carried", "explained_by", "launched_in_time", "starting", "starved_ns"]
+
+_OF_KERNELS, _OF_RUN = 20, 0.1
 
 
 class Idle(Struct, frozen=True):
@@ -48,7 +56,7 @@ class Idle(Struct, frozen=True):
         return int(self.idle_ns.sum())
 
 
-def next_to_copies(found: Idle) -> bool:
+def _next_to_copies(found: Idle) -> bool:
     """Whether most of this time lies next to small copies, in whose waits the host lost its lead.
 
     Where these are many it is them that cost it.
@@ -58,7 +66,7 @@ def next_to_copies(found: Idle) -> bool:
     return bool(2 * found.idle_ns[beside[found.behind]].sum() > found.total_ns)
 
 
-def between_large_copies(found: Idle) -> bool:
+def _between_large_copies(found: Idle) -> bool:
     """Whether most of this time lies between two large copies from or to the host.
 
     From and to pageable memory the host takes part: it fills or empties what the GPU copies.
@@ -72,7 +80,7 @@ def _large_copies(line: Timeline) -> Bool:
     return np.asarray(line.with_host & (line.size_bytes >= SMALL_BYTES))
 
 
-def round_trips(found: Idle) -> Int64:
+def _round_trips(found: Idle) -> Int64:
     """Of the device's events the large copies to the host before such times, and back behind.
 
     Only those with both: what the host computes meanwhile needs the one, and makes the other.
@@ -88,8 +96,61 @@ def starved_ns(run: Measures, found: list[Idle]) -> int:
     """How long any of the devices was idle so, or made ``round_trips``: others may wait for it."""
 
     def when(its: Idle) -> Intervals:
-        trips, line = round_trips(its), its.line
+        trips, line = _round_trips(its), its.line
         begin = np.append(its.begin_ns, line.start_ns[trips])
         return intervals_on_run(run, line.rank, (begin, np.append(its.end_ns, line.end_ns[trips])))
 
     return total(union(*(np.concatenate(ends) for ends in zip(*map(when, found), strict=True))))
+
+
+def explained_by(stalls: Idle) -> str | None:
+    """The rule whose copies, if it finds any, make the host stall."""
+    if _next_to_copies(stalls):
+        return "copy-loop"
+    return "pageable-copy" if _between_large_copies(stalls) else None
+
+
+def carried(found: Idle) -> str:
+    """What is copied to the host, computed with there and copied back, and what to do about it."""
+    line, trips = found.line, _round_trips(found)
+    if len(trips) <= len(found.idle_ns):  # two for each: not for most
+        return ""
+    time_ns = int((line.end_ns - line.start_ns)[trips].sum())
+    return (
+        f"the GPU sends {mb(float(line.size_bytes[trips].sum()))} there and back for it, which "
+        f"takes another {ms(time_ns)}: compute that on the GPU if memory allows (of an optimizer "
+        "that is offloaded to the CPU, shard the state over more ranks, or offload a part of it)"
+    )
+
+
+def launched_in_time(run: Measures, found: list[Idle]) -> Edit:
+    """What devices waited for is launched as they run dry, and needs no copy there and back."""
+
+    def edit(lag_ns: Lags) -> Int64:
+        lag: Int64 = lag_ns.astype(np.int64)
+        for idle in found:
+            line, trips = idle.line, _round_trips(idle)
+            launching_at_once(run, line.rank, union(idle.begin_ns, idle.end_ns), lag)
+            none: Float64 = np.zeros(trips.size)
+            if trips.size:
+                copying_within(run, line.rank, line.start_ns[trips], none, lag)
+        return lag
+
+    return edit
+
+
+def starting(line: Timeline, run: Measures) -> tuple[int, int]:
+    """From when to when a run without steps starts: hosts connect, load libraries, allocate.
+
+    From the first call of an operation until one communication kernel of twenty has run, or a tenth
+    of the run has passed since the first of them. No time where that cannot be told.
+    """
+    starts = line.start_ns[line.kind == "communication"]
+    first = len(starts) // _OF_KERNELS
+    if not first or has_steps(run):
+        return 0, 0
+    calls = rows_of_rank(run, "ops", line.rank)
+    called = calls.ints("start_ns")[calls.coded("kind").being("communication")]
+    span_ns = int(line.end_ns.max()) - line.first_ns
+    began = int(called.min(initial=int(starts[0])))
+    return began, min(int(starts[first]), int(starts[0]) + round(_OF_RUN * span_ns))

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Int64
 from commtrace.causal.edits.own_pace import unrecorded_pace
-from commtrace.causal.edits.rank_edits import copying_within, launching_ahead, launching_at_once
+from commtrace.causal.edits.rank_edits import launching_ahead
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
-from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.unrecorded_steps import pace
-from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._idle import (
     Idle,
-    between_large_copies,
-    next_to_copies,
-    round_trips,
+    carried,
+    explained_by,
+    launched_in_time,
+    starting,
     starved_ns,
 )
 from commtrace.rules._less import sharded
@@ -34,7 +34,7 @@ from commtrace.rules._overlapped import mostly_needed_at_once
 from commtrace.rules._rule import Rule, too
 from commtrace.rules._stalls import NAME, label_in, meanwhile, waited_first
 from commtrace.synthetic import BASE_NS, Tiny
-from commtrace.units import counted, cut, mb, ms
+from commtrace.units import counted, cut, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
 _STALL_NS = 100_000
-_OF_KERNELS, _OF_RUN = 20, 0.1
 _LARGER_UNITS = "more layers in each unit that is sharded"
 
 
@@ -96,7 +95,7 @@ class LaunchGap(Rule, frozen=True):
             if not found:
                 continue
             worst = max(found, key=lambda one: one.total_ns)
-            edit = mended or _launching(run, found)
+            edit = mended or launched_in_time(run, found)
             gain = saving(run, edit, worst.total_ns, self.min_step_share)
             gain = gain.at_most(starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
@@ -104,7 +103,7 @@ class LaunchGap(Rule, frozen=True):
                 ranks = tuple(sorted({one.line.rank for one in found}))
                 yield replace(
                     its,
-                    explained_by=None if mended else _explained(worst),
+                    explained_by=None if mended else explained_by(worst),
                     summary=its.summary + too(ranks, worst.line.rank),
                     ranks=ranks,
                     cost_ns=gain.cost_ns,
@@ -135,7 +134,7 @@ class LaunchGap(Rule, frozen=True):
         idle = Idle.before(line, line.starved() & (long | few))
         begin, end = subtract((idle.begin_ns, idle.end_ns), elsewhere(line, run))
         long = end - begin > (_STALL_NS if few.any() else 1e3 * self.max_gap_us)
-        began, started = _starting(line, run)
+        began, started = starting(line, run)
         long &= (end <= began) | (begin >= started)
         return Idle(line, begin[long], end[long])
 
@@ -210,7 +209,7 @@ class LaunchGap(Rule, frozen=True):
         when = union(found.begin_ns, found.end_ns)
         label = label_in(run, line.rank, when)
         causes = (cause for cause, its in LABELLED.items() if label and its.match(label))
-        does = next((ADVICE[cause] for cause in causes), None) or _carried(found)
+        does = next((ADVICE[cause] for cause in causes), None) or carried(found)
         if not does:
             does = meanwhile(run, line.rank, when) + waited_first(run, line.rank, when)
         since = ms(int(found.begin_ns[longest] - line.first_ns))
@@ -289,59 +288,6 @@ def _mostly_in(label: str | None, partly: str | None) -> str:
     if label or not partly:
         return f", mostly in '{cut(label, NAME)}'" if label else ""
     return f", partly in '{cut(partly, NAME)}'"
-
-
-def _explained(stalls: Idle) -> str | None:
-    """The rule whose copies, if it finds any, make the host stall."""
-    if next_to_copies(stalls):
-        return "copy-loop"
-    return "pageable-copy" if between_large_copies(stalls) else None
-
-
-def _carried(found: Idle) -> str:
-    """What is copied to the host, computed with there and copied back, and what to do about it."""
-    line, trips = found.line, round_trips(found)
-    if len(trips) <= len(found.idle_ns):  # two for each: not for most
-        return ""
-    time_ns = int((line.end_ns - line.start_ns)[trips].sum())
-    return (
-        f"the GPU sends {mb(float(line.size_bytes[trips].sum()))} there and back for it, which "
-        f"takes another {ms(time_ns)}: compute that on the GPU if memory allows (of an optimizer "
-        "that is offloaded to the CPU, shard the state over more ranks, or offload a part of it)"
-    )
-
-
-def _launching(run: Measures, found: list[Idle]) -> Edit:
-    """What devices waited for is launched as they run dry, and needs no copy there and back."""
-
-    def edit(lag_ns: Lags) -> Int64:
-        lag: Int64 = lag_ns.astype(np.int64)
-        for idle in found:
-            line, trips = idle.line, round_trips(idle)
-            launching_at_once(run, line.rank, union(idle.begin_ns, idle.end_ns), lag)
-            none: Float64 = np.zeros(trips.size)
-            if trips.size:
-                copying_within(run, line.rank, line.start_ns[trips], none, lag)
-        return lag
-
-    return edit
-
-
-def _starting(line: Timeline, run: Measures) -> tuple[int, int]:
-    """From when to when a run without steps starts: hosts connect, load libraries, allocate.
-
-    From the first call of an operation until one communication kernel of twenty has run, or a tenth
-    of the run has passed since the first of them. No time where that cannot be told.
-    """
-    starts = line.start_ns[line.kind == "communication"]
-    first = len(starts) // _OF_KERNELS
-    if not first or has_steps(run):
-        return 0, 0
-    calls = rows_of_rank(run, "ops", line.rank)
-    called = calls.ints("start_ns")[calls.coded("kind").being("communication")]
-    span_ns = int(line.end_ns.max()) - line.first_ns
-    began = int(called.min(initial=int(starts[0])))
-    return began, min(int(starts[first]), int(starts[0]) + round(_OF_RUN * span_ns))
 
 
 def _recorded(run: Measures) -> str:
