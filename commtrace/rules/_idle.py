@@ -93,7 +93,7 @@ def _round_trips(found: Idle) -> Int64:
 
 
 def starved_ns(run: Measures, found: list[Idle]) -> int:
-    """How long any of the devices was idle so, or made ``round_trips``: others may wait for it."""
+    """How long any of the devices was idle so, or made round trips: others may wait for it."""
 
     def when(its: Idle) -> Intervals:
         trips, line = _round_trips(its), its.line
