@@ -212,7 +212,7 @@ class LaunchGap(Rule, frozen=True):
         does = next((ADVICE[cause] for cause in causes), None) or carried(found)
         if not does:
             does = meanwhile(run, line.rank, when) + waited_first(run, line.rank, when)
-        since = ms(int(found.begin_ns[longest] - line.first_ns))
+        since, later = ms(int(found.begin_ns[longest] - line.first_ns)), _later(run)
         return self._finding(
             found,
             run,
@@ -228,7 +228,7 @@ class LaunchGap(Rule, frozen=True):
             ruled_out=("waiting for other work: only what was not launched yet is counted",),
             advice=(
                 f"{does}; look at the longest, {ms(stalls[longest])} from {since} after "
-                f"{line.device}'s first work" + "; ".join(("", *_later(run)))
+                f"{line.device}'s first work" + (later and f"; {later}")
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
@@ -297,14 +297,15 @@ def _recorded(run: Measures) -> str:
         return "unrecorded, a host launches faster: time a step without the profiler first"
     if not its.is_slowed:
         return "steps took as long when nobody recorded them"
-    return next(_later(run), its.of_saving)
+    return _later(run) or its.of_saving
 
 
-def _later(run: Measures) -> Iterator[str]:
+def _later(run: Measures) -> str:
     """What to do where later steps have far less to do than those that were recorded."""
     its = pace(run)
-    if its is not None and its.is_slowed and unrecorded_pace(run) is None:
-        yield f"later steps take {ms(its.unrecorded_ns)}: record these (--start-step)"
+    if its is None or not its.is_slowed or unrecorded_pace(run) is not None:
+        return ""
+    return f"later steps take {ms(its.unrecorded_ns)}: record these (--start-step)"
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:

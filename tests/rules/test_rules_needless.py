@@ -965,13 +965,22 @@ def frozen(
     loads_us: float = 500,
     dtype: str = "float32",
     also: str = "",
+    beside: bool = False,
 ) -> Measures:
-    """In each step rank 0 sends parts of these sizes; then gradients of 9 MB are averaged."""
+    """In each step rank 0 sends parts of these sizes; then gradients of 9 MB are averaged.
+
+    And, if asked for, something in another group.
+    """
     run = Tiny(2, backend="gloo")
+    run.groups = {"0": (0, 1), "1": (0, 1)}
     for step in range(6):
         for rank in range(2):
             at = step * 30_000
-            call = {"thread": 1, "stream": 50, "asynchronous": 0, "step": step}
+            call: dict[str, Any] = {"thread": 1, "stream": 50, "asynchronous": 0, "step": step}
+            if beside:
+                run.collective(rank, "all_reduce", at + 29_000, 100, size=8, group="0", **call)
+                run.gap(rank, at + 29_000, 100)
+                call["group"] = "1"
             run.step(rank, step, at, 30_000)
             mine = loads_us if rank == 0 else 500
             run.op(rank, at, mine)
@@ -990,8 +999,9 @@ def frozen(
     return run.trace()
 
 
-def test_what_is_sent_in_every_step_and_known_to_all_seems_constant() -> None:
-    (finding,) = found(frozen(), "redundant")
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_is_sent_in_every_step_and_known_to_all_seems_constant(beside: bool) -> None:
+    (finding,) = found(frozen(beside=beside), "redundant")
     assert finding.summary.startswith("one rank sends the same 3 tensors in every step")
     assert finding.confidence == "low"
     assert finding.cost_ns == pytest.approx(6 * 4_500_000, rel=0.05)
@@ -1002,6 +1012,7 @@ def test_what_is_sent_in_every_step_and_known_to_all_seems_constant() -> None:
     [
         frozen(sizes=(3_000_000, 500_000, 500_000)),  # a batch
         frozen(loads_us=5000),  # what the root reads meanwhile
+        frozen(loads_us=5000, beside=True),
         frozen(dtype="int64"),  # tokens
         frozen(also="gather"),  # what it made of what it got
     ],

@@ -17,6 +17,7 @@ from commtrace.arrays import (
     codes,
     distinct,
     first_rows,
+    in_order,
     least,
     most,
     quantiles,
@@ -24,10 +25,11 @@ from commtrace.arrays import (
     sorted_by,
     sums,
 )
-from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, element_bytes, members
+from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, members
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.called_in import in_backward
+from commtrace.metrics.run.sequences import elements
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -55,49 +57,30 @@ def sent_again(run: Measures, rows: Rows) -> Bool:
     sent, summed = (np.flatnonzero(its & known & (size > 0)) for its in (is_sent, is_summed))
     if not sent.size or not summed.size:
         return np.zeros(len(rows), dtype=np.bool_)
-    step = _step(rows)
-    place = codes(rows.ints("rank"), group, rows.ints("step"))
-    own = _own(run, rows, sent, _summed_before(rows, sent, summed, step))
-    alike = _all_that_is_summed(rows, sent, summed, step, place)
+    step, ends = _step(rows), np.full(len(rows), NULL)
+    ends[summed] = rows.ints("end_ns")[summed]
+    done = _done(rows.ints("sequence"), rows.ints("order"), ends)
+    own = _own(run, rows, sent, _first(step[sent], done[sent], int(step.max()) + 1))
+    alike = _all_that_is_summed(rows, sent, summed, step)
     again: Bool = is_sent & known & _of_sure(rows, sent, alike, own, _ALONE)
     return again
 
 
-def _summed_before(rows: Rows, sent: Int64, summed: Int64, step: Int64) -> Int64:
-    """When the last that is summed before the first that each ``_step`` sends is done, or NULL.
-
-    On its rank in its group: a step may begin behind the update.
-    """
-    start, end = rows.ints("start_ns"), rows.ints("end_ns")
-    begin = least(step[sent], start[sent], int(step.max()) + 1)
-    found = np.full(begin.size, NULL)
-    sends = distinct(step[sent])
-    whose = codes(rows.ints("rank"), rows.coded("communicator"))
-    each = rows_by(whose[summed])
-    for (one,), at in rows_by(whose[first_rows(step)[sends]]).items():
-        its = summed[each.get((one,), at[:0])]
-        its = its[np.argsort(start[its], kind="stable")]
-        done = np.append(NULL, np.maximum.accumulate(end[its]))
-        found[sends[at]] = done[np.searchsorted(start[its], begin[sends[at]])]
-    return found
-
-
-def _all_that_is_summed(rows: Rows, sent: Int64, summed: Int64, step: Int64, place: Int64) -> Bool:
+def _all_that_is_summed(rows: Rows, sent: Int64, summed: Int64, step: Int64) -> Bool:
     """Of each ``_step`` whether it sends as many elements as are summed, of any one float type.
 
-    Or of its own. Both are of a ``place``: a rank's group in a step.
+    Or of its own: by its rank in its group in the same step.
     """
-    dtype = rows.coded("dtype")
-    width = np.array([element_bytes(str(name)) for name in dtype.names])
-    elements = rows.ints("size_bytes") // width[dtype.codes]
+    dtype, many = rows.coded("dtype"), elements(rows)
+    place = codes(rows.ints("sequence"), rows.ints("step"))
     count, first = int(step.max()) + 1, first_rows(step)
-    all_sent = sums(step[sent], elements[sent], count)
+    all_sent = sums(step[sent], many[sent], count)
     is_float = dtype.where(lambda name: "float" in name)
     found = np.zeros(count, dtype=np.bool_)
     for one in distinct(dtype.codes[summed]).tolist():
         its = summed[dtype.codes[summed] == one]
         alike = (dtype.codes[first] == one) | (is_float[first] & is_float[its[0]])
-        all_summed = sums(place[its], elements[its], count)[place[first]]
+        all_summed = sums(place[its], many[its], count)[place[first]]
         found |= alike & (all_sent <= all_summed) & (all_summed <= (1 + _BESIDE) * all_sent)
     return found
 
@@ -121,7 +104,8 @@ def sent_always(run: Measures, rows: Rows) -> Bool:
     all_sent, sends = sums(step[sent], size[sent], count), distinct(step[sent])
     usual = quantiles(kind[sends], all_sent[sends], 50, int(kind.max()) + 1)[kind]
     alike = (_distinct(step[sent], size[sent], count) >= _PARTS) & (all_sent == usual)
-    own = _own(run, rows, sent, _first(step[sent], _done(rows)[sent], count))
+    done = _done(rows.ints("rank"), rows.ints("order"), rows.ints("end_ns"))
+    own = _own(run, rows, sent, _first(step[sent], done[sent], count))
     always: Bool = is_sent & _of_sure(rows, sent, alike, own, _ALONE_IN_ALL)
     return always
 
@@ -136,13 +120,13 @@ def _kind(rows: Rows) -> Int64:
     return codes(rows.coded("communicator"), rows.coded("dtype"))
 
 
-def _done(rows: Rows) -> Int64:
-    """When all before it on its rank was done; NULL for the first."""
-    rank, end = rows.ints("rank"), rows.ints("end_ns")
-    found = np.full(len(rows), NULL)
-    firsts = np.flatnonzero(np.diff(rank, prepend=-1))
-    for first, last in pairwise([*firsts.tolist(), rank.size]):
-        found[first + 1 : last] = np.maximum.accumulate(end[first : last - 1])
+def _done(whose: Int64, order: Int64, end: Int64) -> Int64:
+    """When all of the same number that were called before each were done; NULL for none."""
+    its = in_order(whose, order)
+    found = np.full(its.size, NULL)
+    firsts = np.flatnonzero(np.diff(whose[its], prepend=-1))
+    for first, last in pairwise([*firsts.tolist(), its.size]):
+        found[its[first + 1 : last]] = np.maximum.accumulate(end[its[first : last - 1]])
     return found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, nth
-from commtrace.comms import element_bytes
+from commtrace.arrays import NULL, Bool, codes, nth
+from commtrace.metrics.run.sequences import elements
 from commtrace.table import Rows
 
 __all__ = ["regathered"]
@@ -28,7 +28,7 @@ def regathered(rows: Rows) -> Bool:
     if not gathers[mine].any() or not reductions[mine].any():
         return found
     its, gathers = rows.take(mine), gathers[mine]
-    whose = codes(its.ints("sequence"), _elements(its))
+    whose = codes(its.ints("sequence"), elements(its))
     one = codes(whose, its.ints("step"))
     reduced, gathered = (np.bincount(one, part, one.max() + 1) for part in (~gathers, gathers))
     often = (reduced > 0) & (gathered >= _OFTEN * reduced)
@@ -38,11 +38,3 @@ def regathered(rows: Rows) -> Bool:
     again = nth(codes(one, gathers)) >= reduced[one]
     found[mine] = gathers & again & always[whose] & often[one]
     return found
-
-
-def _elements(rows: Rows) -> Int64:
-    """How many elements each moves, whose type is known."""
-    dtype = rows.coded("dtype")
-    width = np.array([element_bytes(str(name)) for name in dtype.names])
-    elements: Int64 = rows.ints("size_bytes") // width[dtype.codes]
-    return elements
