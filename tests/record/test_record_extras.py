@@ -43,6 +43,11 @@ def read(folder: Path) -> tuple[dict[str, Any], list[str]]:
     return content["commtrace"], [event["name"] for event in named]
 
 
+def everything(folder: Path) -> str:
+    """What an assertion that failed is told by."""
+    return gzip.decompress((folder / "rank0.json.gz").read_bytes()).decode()
+
+
 def test_collections_are_labelled_but_for_the_youngest(tmp_path: Path) -> None:
     before = list(gc.callbacks)
     gc.collect()
@@ -68,7 +73,7 @@ def test_waits_are_labelled_where_the_program_calls_them(tmp_path: Path) -> None
             dist.all_reduce(torch.ones(4), async_op=True)
     finally:
         dist.destroy_process_group()
-    assert read(tmp_path)[1].count("commtrace::wait") == 2
+    assert read(tmp_path)[1].count("commtrace::wait") == 2, everything(tmp_path)
     assert dist.Work.wait is before
 
 
