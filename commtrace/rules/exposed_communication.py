@@ -6,21 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
 
-from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, sums
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.run.replayable import replayable
 from commtrace.causal.savings import Saving, of_unrecorded
 from commtrace.causal.work.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import far_slower_between_hosts
+from commtrace.rules._exposed import Devices, exposed_ns, per_device
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._overlapped import (
@@ -35,7 +34,6 @@ from commtrace.units import ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-    from commtrace.table import Rows
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -86,7 +84,7 @@ class ExposedCommunication(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, of all devices together."""
-        found = _per_device(run)
+        found = per_device(run)
         if not found.rank.size:
             raise CannotLook("needs a device with both communication and compute")
         its = mostly_needed_at_once(run) if self._computes(found) else None
@@ -96,30 +94,22 @@ class ExposedCommunication(Rule, frozen=True):
         if (turned := self._turned(found, run)) is not None:
             yield turned
             return
-        could, on_top = float(np.median(found.gain_ns)), None
-        much = worth_reporting(could, run, self.min_step_share)
-        behind = hideable(run) if much else None
-        gain = could if behind is None else min(could, behind.total_ns)
-        if replayable(run) and worth_reporting(gain, run, self.min_step_share):
-            why = full_cores(run)
-            if why is not None:
-                gain = min(gain, _asleep_ns(run))
-            if worth_reporting(gain, run, self.min_step_share):
-                gain, on_top = hidden_ns(run, gain, self.min_step_share)
-                if (idle := idle_cores_ns(run)) is not None:
-                    gain, on_top = min(gain, idle), min(on_top or 0, idle)
-            if why is not None:
-                if not worth_reporting(gain, run, self.min_step_share):
-                    yield self._beside_full_cores(found, run, why)
-                    return
-                on_top = min(on_top or 0, round(gain))
-        if replayable(run) and worth_reporting(could, run, self.min_step_share):
+        could = float(np.median(found.gain_ns))
+        behind = hideable(run) if self._is_much(could, run) else None
+        gain, on_top = could if behind is None else min(could, behind.total_ns), None
+        if replayable(run) and self._is_much(gain, run):
+            full = full_cores(run)
+            gain, on_top = self._hidden(run, gain, beside_full_cores=full is not None)
+            if full is not None and not self._is_much(gain, run):
+                yield self._beside_full_cores(found, run, full)
+                return
+        if replayable(run) and self._is_much(could, run):
             late, then = beside_backward_ns(run, could, self.min_step_share)
             gain, on_top = (late, then) if late > gain else (gain, on_top)
         hidden = 100 * float(np.median(1 - found.exposed_ns / found.communication_ns))
         exposed = float(np.median(found.exposed_ns))
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
-        if helps and worth_reporting(gain, run, self.min_step_share):
+        if helps and self._is_much(gain, run):
             yield self._finding(found, Saving(round(gain), on_top), hidden, run)
         elif hidden < self.hidden_pct and worth_reporting(could, run, self.large_step_share):
             unsaved = [*self._on_callers_stream(found, run)]
@@ -127,30 +117,49 @@ class ExposedCommunication(Rule, frozen=True):
                 unsaved = [self._behind_backward(found, run, behind)]
             yield from unsaved
 
-    def _computes(self, found: _Devices) -> bool:
+    def _is_much(self, cost_ns: float, run: Measures) -> bool:
+        return worth_reporting(cost_ns, run, self.min_step_share)
+
+    def _hidden(
+        self, run: Measures, gain_ns: float, *, beside_full_cores: bool
+    ) -> tuple[float, int | None]:
+        """What hiding so much saves in the replayed run, as far as cores are idle; and on top."""
+        if beside_full_cores:
+            asleep = asleep_ns(run)  # no recording may say it
+            gain_ns = min(gain_ns, float(np.median([*asleep.values()])) if asleep else 0.0)
+        on_top: int | None = None
+        if self._is_much(gain_ns, run):
+            gain_ns, on_top = hidden_ns(run, gain_ns, self.min_step_share)
+            if (idle := idle_cores_ns(run)) is not None:
+                gain_ns, on_top = min(gain_ns, idle), min(on_top or 0, idle)
+        if beside_full_cores:
+            on_top = min(on_top or 0, round(gain_ns))
+        return gain_ns, on_top
+
+    def _computes(self, found: Devices) -> bool:
         """Whether there is compute worth hiding behind, beside communication or not."""
         compute_ns = found.free_ns + found.communication_ns - found.exposed_ns
         share = compute_ns / found.exposed_ns.clip(min=1)
         return 100 * float(np.median(share)) >= self.min_hideable_pct
 
-    def _at_once(self, found: _Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
+    def _at_once(self, found: Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result: nothing tells what is saved."""
-        if worth_reporting(_exposed_ns(run), run, self.large_step_share):
+        if worth_reporting(exposed_ns(run), run, self.large_step_share):
             why = f"mostly {whose}'s {op}, whose result the next operator needs"
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
             its = self._unsaved(found, run, op, self.large_step_share, why, advice)
             yield swapped(its, run, whose, self.min_step_share)
 
-    def _turned(self, found: _Devices, run: Measures) -> Finding | None:
+    def _turned(self, found: Devices, run: Measures) -> Finding | None:
         """What is exposed of a mesh that lies the wrong way round; None of another."""
         op, _ = most_exposed(run)
-        if op is None or not worth_reporting(_exposed_ns(run), run, self.large_step_share):
+        if op is None or not worth_reporting(exposed_ns(run), run, self.large_step_share):
             return None
         why = f"mostly {op} across hosts"
         its = self._unsaved(found, run, op, self.large_step_share, why, "")
         return transposed(its, run, self.min_step_share)
 
-    def _on_callers_stream(self, found: _Devices, run: Measures) -> Iterator[Finding]:
+    def _on_callers_stream(self, found: Devices, run: Measures) -> Iterator[Finding]:
         """What compute waits for by its stream's order alone: no replay knows another order."""
         op, _ = most_exposed(run)
         if op is not None and on_callers_stream(run, op):
@@ -158,7 +167,7 @@ class ExposedCommunication(Rule, frozen=True):
             advice = asked(run, op) + overlapped(run, asynchronous(run, op), op, starved=False)
             yield self._unsaved(found, run, op, self.large_step_share, why, advice)
 
-    def _behind_backward(self, found: _Devices, run: Measures, behind: Hideable) -> Finding:
+    def _behind_backward(self, found: Devices, run: Measures, behind: Hideable) -> Finding:
         """What is exposed of gradients' reductions, which backward cannot hide."""
         op = str(most_exposed(run)[0])
         what = f"only {ms(behind.backward_ns)} of backward" if behind.backward_ns else "no backward"
@@ -169,12 +178,12 @@ class ExposedCommunication(Rule, frozen=True):
         )
         return self._unsaved(found, run, op, self.large_step_share, why, advice)
 
-    def _beside_full_cores(self, found: _Devices, run: Measures, why: str) -> Finding:
+    def _beside_full_cores(self, found: Devices, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""
         used = cores_used(run) or 0.0
         # Where others take the cores it may be worth hiding once these are gone.
         least = self.large_step_share if used >= FULL else self.min_step_share
-        if not worth_reporting(_exposed_ns(run), run, least):
+        if not worth_reporting(exposed_ns(run), run, least):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
         ops = longest(run)
         most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
@@ -188,7 +197,7 @@ class ExposedCommunication(Rule, frozen=True):
 
     def _unsaved(
         self,
-        found: _Devices,
+        found: Devices,
         run: Measures,
         op: str | None,
         least: float,
@@ -197,7 +206,7 @@ class ExposedCommunication(Rule, frozen=True):
         *more: Evidence,
     ) -> Finding:
         """What is exposed, of which no saving is known."""
-        exposed = _exposed_ns(run)
+        exposed = exposed_ns(run)
         share = share_pct(exposed, run)
         return self.finding(
             run.rows("collectives"),
@@ -218,9 +227,9 @@ class ExposedCommunication(Rule, frozen=True):
             weighs_ns=round(self.min_step_share * whole(run).time_ns),
         )
 
-    def _finding(self, found: _Devices, gain: Saving, hidden: float, run: Measures) -> Finding:
+    def _finding(self, found: Devices, gain: Saving, hidden: float, run: Measures) -> Finding:
         share = share_pct(gain.cost_ns, run)
-        exposed = _exposed_ns(run)
+        exposed = exposed_ns(run)
         most, part = most_exposed(run)
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
@@ -283,13 +292,7 @@ def _run(compute_at: float) -> Measures:
     return run.trace()
 
 
-def _asleep_ns(run: Measures) -> float:
-    """How long the median rank slept; 0 where no recording says it."""
-    asleep = asleep_ns(run)
-    return float(np.median([*asleep.values()])) if asleep else 0.0
-
-
-def _each(found: _Devices) -> str:
+def _each(found: Devices) -> str:
     count = found.rank.size
     return f" (median of {count} devices)" if count > 1 else ""
 
@@ -299,34 +302,3 @@ def _all_of(run: Measures, op: str | None) -> Int64:
     its, names = matched(run).operations, POINT_TO_POINT if op in POINT_TO_POINT else {op}
     numbers: Int64 = its.ints("operation")[its.coded("op").where(names.__contains__)]
     return numbers
-
-
-def _exposed_ns(run: Measures) -> float:
-    """The median device's exposed communication: the number that the table of devices has."""
-    return float(np.median(_communicating(devices(run)).ints("exposed_communication_ns")))
-
-
-class _Devices(Struct, frozen=True, eq=False):
-    """Each device's communication, what of it is exposed, compute without it, what could hide."""
-
-    rank: Int64
-    communication_ns: Int64
-    exposed_ns: Int64
-    free_ns: Int64
-    gain_ns: Int64
-
-
-def _per_device(run: Measures) -> _Devices:
-    rows = _communicating(devices(run, by_step=has_steps(run)))
-    exposed = rows.ints("exposed_communication_ns")
-    free = rows.ints("compute_ns") - rows.ints("overlapped_communication_ns")
-    place = codes(rows.ints("rank"), rows.coded("device"))
-    first = first_rows(place)
-    times = (rows.ints("communication_ns"), exposed, free, np.minimum(exposed, free))
-    return _Devices(rows.ints("rank")[first], *(sums(place, its, first.size) for its in times))
-
-
-def _communicating(devices: Rows) -> Rows:
-    """Those with communication and a known compute."""
-    known = devices.ints("compute_ns") != NULL
-    return devices.take(known & (devices.ints("communication_ns") > 0))

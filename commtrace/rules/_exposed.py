@@ -1,0 +1,50 @@
+"""How much communication each device has that nothing runs beside, and what could."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import NULL, Int64, codes, first_rows, sums
+from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.whole import has_steps
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+    from commtrace.table import Rows
+
+__all__ = ["Devices", "exposed_ns", "per_device"]
+
+
+def exposed_ns(run: Measures) -> float:
+    """The median device's exposed communication: the number that the table of devices has."""
+    return float(np.median(_communicating(devices(run)).ints("exposed_communication_ns")))
+
+
+class Devices(Struct, frozen=True, eq=False):
+    """Each device's communication, what of it is exposed, compute without it, what could hide."""
+
+    rank: Int64
+    communication_ns: Int64
+    exposed_ns: Int64
+    free_ns: Int64
+    gain_ns: Int64
+
+
+def per_device(run: Measures) -> Devices:
+    """Of each that communicates and whose compute is known, in all steps together."""
+    rows = _communicating(devices(run, by_step=has_steps(run)))
+    exposed = rows.ints("exposed_communication_ns")
+    free = rows.ints("compute_ns") - rows.ints("overlapped_communication_ns")
+    place = codes(rows.ints("rank"), rows.coded("device"))
+    first = first_rows(place)
+    times = (rows.ints("communication_ns"), exposed, free, np.minimum(exposed, free))
+    return Devices(rows.ints("rank")[first], *(sums(place, its, first.size) for its in times))
+
+
+def _communicating(devices: Rows) -> Rows:
+    """Those with communication and a known compute."""
+    known = devices.ints("compute_ns") != NULL
+    return devices.take(known & (devices.ints("communication_ns") > 0))
