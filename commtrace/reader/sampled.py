@@ -2,7 +2,8 @@
 
 Calls of a GPU's runtime are numbered in their order. Kineto leaves some of them out, so that the
 numbers of those it keeps are a few apart: 1 to 5 in the median of the traces of public projects
-known here. Where somebody kept events at random, or filtered them, most numbers are missing.
+known here. The host's events have an index from PyTorch 2.3 on, each its own. Where somebody kept
+events at random, or filtered them, most numbers are missing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from commtrace.reader.json.events import Scan
+from commtrace.units import counted
 
 __all__ = ["sampled"]
 
@@ -20,6 +22,10 @@ _FEW = 100  # calls, which tell nothing
 
 def sampled(scan: Scan) -> str | None:
     """What tells that most of a file's events were left out; None where nothing does."""
+    return _of_gpu_calls(scan) or _of_host_events(scan)
+
+
+def _of_gpu_calls(scan: Scan) -> str | None:
     numbers = np.concatenate((scan.gpu.correlation, scan.launches.correlation))
     numbers = np.unique(numbers[numbers > 0])
     if numbers.size < _FEW:
@@ -30,4 +36,14 @@ def sampled(scan: Scan) -> str | None:
     return (
         f"of the {all_of_them:,} numbers of its GPU calls (correlation) {numbers.size:,} are in "
         "the file: its events were filtered, or are a sample"
+    )
+
+
+def _of_host_events(scan: Scan) -> str | None:
+    found = [call.args.index for call in scan.calls if type(call.args.index) is int]
+    if not found or max(found) - min(found) < max(_APART * scan.events, _FEW):
+        return None
+    return (
+        f"its host's events are numbered up to {max(found):,} (Ev Idx), and "
+        f"{counted(scan.events, 'event')} are in the file: they were filtered, or are a sample"
     )

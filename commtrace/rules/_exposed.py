@@ -32,6 +32,11 @@ class Devices(Struct, frozen=True, eq=False):
     free_ns: Int64
     gain_ns: Int64
 
+    @property
+    def in_steps_ns(self) -> float:
+        """The median device's exposed communication, of steps where there are any."""
+        return float(np.median(self.exposed_ns))
+
 
 def per_device(run: Measures) -> Devices:
     """Of each that communicates and whose compute is known, in all steps together."""

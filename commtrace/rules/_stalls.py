@@ -16,7 +16,15 @@ from commtrace.units import cut, ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["COMPILES", "NAME", "known_work", "label_in", "meanwhile", "waited_first"]
+__all__ = [
+    "COMPILES",
+    "NAME",
+    "known_work",
+    "label_in",
+    "launching_faster",
+    "meanwhile",
+    "waited_first",
+]
 
 NAME = 40
 """Of a label's or an operator's characters so many are shown."""
@@ -40,6 +48,18 @@ _REMEDIES = {
     "few lengths, or torch.backends.cuda.enable_cudnn_sdp(False)",
     "dynamo": f"torch.compile compiles anew, {COMPILES}",
 }
+_FUSE = "fuse kernels (torch.compile), capture CUDA graphs, or give each more to do"
+_CAPTURE = (
+    'capture CUDA graphs (torch.compile\'s mode="reduce-overhead"), or give each kernel more to do'
+)
+_COMPILED = "CompiledFunction"
+_IN_GAPS = {
+    "copy_bucket_to_grad": "gradient_as_bucket_view=True spares DDP copying its buckets back",
+    "aten::zero_": "zero_grad(set_to_none=True) zeroes nothing",
+    "_foreach_": "a fused optimizer (fused=True) launches once",
+}
+_PART = 0.05  # of the gaps' time
+_AUTOGRAD = re.compile(r"autograd::engine::evaluate_function: (?:torch::autograd::)?")
 _ALLOCATES = re.compile(r"(?:cuda|cu|hip)(?:Mem)?(?:Alloc|Malloc|Free)(?!Host|\w*Async)")
 _NO_ROOM = (
     "memory is asked for anew: leave torch.cuda.empty_cache() out of the loop; where it is short "
@@ -52,6 +72,23 @@ def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     """What a host does in a merged set of times, as far as its file tells, and what to do then."""
     said = _allocates(run, rank, when)
     return said or _runs(host_meanwhile(run, rank, when), when) + _pickles(run, rank, when)
+
+
+def launching_faster(run: Measures, rank: int, when: Intervals) -> str:
+    """What to do about a host that launches too slowly, by the operators that it launches from."""
+    its = host_meanwhile(run, rank, when)
+    least = _PART * total(when)
+    many = [(name, time) for name, time in its.operators if time >= least] if its else []
+    do = _CAPTURE if any(_COMPILED in name for name, _ in many) else _FUSE
+    if not many:
+        return do
+    ran = ", ".join(f"{_operator(name)} for {ms(time)}" for name, time in many[:_NAMED])
+    todo = [do for what, do in _IN_GAPS.items() if any(what in name for name, _ in many)]
+    return ": ".join((f"{do}; in the gaps the host runs {ran}", *["; ".join(todo)] * bool(todo)))
+
+
+def _operator(name: str) -> str:
+    return cut(_AUTOGRAD.sub("", name), NAME)
 
 
 def _pickles(run: Measures, rank: int, when: Intervals) -> str:
@@ -75,7 +112,7 @@ def _runs(its: HostMeanwhile | None, when: Intervals) -> str:
         return f"look at what the host does meanwhile: {_IN_PYTHON}"
     least = _LEAST * total(when)
     many = [(name, time) for name, time in its.operators[:_NAMED] if time >= least]
-    ran = [(cut(name, NAME), ms(time)) for name, time in many or its.operators[:1]]
+    ran = [(_operator(name), ms(time)) for name, time in many or its.operators[:1]]
     runs = ", ".join(f"{name} for {time}" for name, time in ran)
     said = f"meanwhile the host runs {runs}"
     if its.none_ns >= least:

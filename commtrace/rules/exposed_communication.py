@@ -107,15 +107,25 @@ class ExposedCommunication(Rule, frozen=True):
             late, then = beside_backward_ns(run, could, self.min_step_share)
             gain, on_top = (late, then) if late > gain else (gain, on_top)
         hidden = 100 * float(np.median(1 - found.exposed_ns / found.communication_ns))
-        exposed = float(np.median(found.exposed_ns))
+        exposed = found.in_steps_ns
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and self._is_much(gain, run):
             yield self._finding(found, Saving(round(gain), on_top), hidden, run)
-        elif hidden < self.hidden_pct and worth_reporting(could, run, self.large_step_share):
-            unsaved = [*self._on_callers_stream(found, run)]
+        elif hidden < self.hidden_pct and self._is_large(exposed, run):
+            unsaved = [*self._on_callers_stream(found, run)] if self._is_large(could, run) else []
             if not unsaved and behind is not None and behind.total_ns < could:
                 unsaved = [self._behind_backward(found, run, behind)]
+            if not unsaved:
+                gained = ms(gain) if gain else "nothing"
+                raise CannotLook(
+                    "needs communication whose hiding saves time: of the "
+                    f"{ms(exposed)}{_each(found)} that runs with no compute beside it compute "
+                    f"could hide {ms(could)}; replayed so, the run gains {gained}"
+                )
             yield from unsaved
+
+    def _is_large(self, cost_ns: float, run: Measures) -> bool:
+        return worth_reporting(cost_ns, run, self.large_step_share)
 
     def _is_much(self, cost_ns: float, run: Measures) -> bool:
         return worth_reporting(cost_ns, run, self.min_step_share)
@@ -144,7 +154,7 @@ class ExposedCommunication(Rule, frozen=True):
 
     def _at_once(self, found: Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result: nothing tells what is saved."""
-        if worth_reporting(exposed_ns(run), run, self.large_step_share):
+        if worth_reporting(found.in_steps_ns, run, self.large_step_share):
             why = f"mostly {whose}'s {op}, whose result the next operator needs"
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
             its = self._unsaved(found, run, op, self.large_step_share, why, advice)
@@ -153,7 +163,7 @@ class ExposedCommunication(Rule, frozen=True):
     def _turned(self, found: Devices, run: Measures) -> Finding | None:
         """What is exposed of a mesh that lies the wrong way round; None of another."""
         op, _ = most_exposed(run)
-        if op is None or not worth_reporting(exposed_ns(run), run, self.large_step_share):
+        if op is None or not worth_reporting(found.in_steps_ns, run, self.large_step_share):
             return None
         why = f"mostly {op} across hosts"
         its = self._unsaved(found, run, op, self.large_step_share, why, "")
@@ -183,7 +193,7 @@ class ExposedCommunication(Rule, frozen=True):
         used = cores_used(run) or 0.0
         # Where others take the cores it may be worth hiding once these are gone.
         least = self.large_step_share if used >= FULL else self.min_step_share
-        if not worth_reporting(exposed_ns(run), run, least):
+        if not worth_reporting(found.in_steps_ns, run, least):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
         ops = longest(run)
         most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
@@ -206,13 +216,15 @@ class ExposedCommunication(Rule, frozen=True):
         *more: Evidence,
     ) -> Finding:
         """What is exposed, of which no saving is known."""
-        exposed = exposed_ns(run)
+        exposed = found.in_steps_ns
         share = share_pct(exposed, run)
+        doubt, first = why_unsure(run, _all_of(run, op))
         return self.finding(
             run.rows("collectives"),
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
                 f"{percent(share, 100)} {of_time(run)}, {why}"
+                f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),
             cost_ns=0,
@@ -221,7 +233,7 @@ class ExposedCommunication(Rule, frozen=True):
                 Evidence(f"exposed, {of_time(run)}", share, "%", 100 * least),
                 *more,
             ),
-            advice=advice,
+            advice=first + advice,
             confidence="low",
             operations=_all_of(run, op),
             weighs_ns=round(self.min_step_share * whole(run).time_ns),

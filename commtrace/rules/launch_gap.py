@@ -32,7 +32,7 @@ from commtrace.rules._idle import (
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import mostly_needed_at_once
 from commtrace.rules._rule import Rule, too
-from commtrace.rules._stalls import NAME, label_in, meanwhile, waited_first
+from commtrace.rules._stalls import NAME, label_in, launching_faster, meanwhile, waited_first
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, cut, ms
 
@@ -158,6 +158,7 @@ class LaunchGap(Rule, frozen=True):
     def _of_gaps(self, found: Idle, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
         bordering, bucket = self._bordering(line, self._gaps(line), run)
+        when = union(found.begin_ns, found.end_ns)
         return self._finding(
             found,
             run,
@@ -177,10 +178,7 @@ class LaunchGap(Rule, frozen=True):
                 "a host that a copy blocks: gaps next to a copy from or to it are not counted",
                 "CUDA graphs: what one launch starts together is not late",
             ),
-            advice=(
-                f"{bucket}fuse kernels (torch.compile), capture CUDA graphs, or give each more "
-                f"to do; {_recorded(run)}"
-            ),
+            advice=(f"{bucket}{launching_faster(run, line.rank, when)}; {_recorded(run)}"),
             confidence="medium",
         )
 

@@ -63,3 +63,19 @@ def test_a_sample_lacks_launches_as_it_lacks_all_else(tmp_path: Path, events: An
     run = commtrace.load(tmp_path / "rank0.json", workers=1)
     (finding,) = run.diagnose().findings
     assert "are missing" in finding.summary
+
+
+@pytest.mark.parametrize(("last", "told"), [(7478, True), (14, False), (None, False)])
+def test_a_hosts_events_are_counted_by_their_index(
+    tmp_path: Path, events: Any, last: int | None, told: bool
+) -> None:
+    """Ten all_reduces of gloo, the last of so many events."""
+    work = [events.note(f"ProfilerStep#{i}", i * 1000, 1000) for i in range(5)]
+    for i in range(10):
+        index = {} if last is None else {"Ev Idx": i if i < 9 else last}
+        work.append(events.note("gloo:all_reduce", i * 400, 300, **index))
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": work}))
+    run = commtrace.load(tmp_path, workers=1)
+    assert ("sampled-events" in {note.code for note in run.notes}) is told
+    table = str([section.footer for section in content.sections(run.analysis(), 0)])
+    assert ("Most events are missing" in table) is told

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.run import load
 from commtrace.synthetic import BASE_NS, Tiny
 
 STEPS = 6
@@ -129,3 +134,34 @@ def test_what_is_copied_there_and_back_for_a_stall_is_saved_with_it() -> None:
     (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
     assert its.cost_ns == pytest.approx(STEPS * 15_100_000, rel=0.05)
     assert "sends 1.8 GB there and back for it, which takes another 36 ms" in its.advice
+
+
+def event(category: str, name: str, at: float, long: float, tid: int, **args: int) -> Any:
+    times = {"ts": at, "dur": long, "pid": 1, "tid": tid}
+    return {"ph": "X", "cat": category, "name": name, **times, "args": args}
+
+
+@pytest.mark.parametrize(
+    ("names", "todo"),
+    [
+        (("aten::relu_", "aten::zero_"), "aten::zero_ for 1.8 ms: zero_grad(set_to_none=True)"),
+        (("CompiledFunction", "aten::relu_"), "capture CUDA graphs (torch.compile's mode=\"reduce"),
+        (("aten::relu_",), "in the gaps the host runs aten::relu_ for 3.6 ms; unrecorded"),
+    ],
+)
+def test_gaps_are_told_by_the_operators_that_launch_into_them(
+    tmp_path: Path, names: tuple[str, ...], todo: str
+) -> None:
+    """120 kernels of 5 us, launched at the end of operators of 30 us."""
+    events = []
+    for turn in range(121):
+        at = 35.0 * turn
+        events += [
+            event("cpu_op", names[turn % len(names)], at, 30, 1),
+            event("cuda_runtime", "cudaLaunchKernel", at + 25, 3, 1, correlation=turn + 1),
+            event("kernel", "gemm", at + 30, 5, 7, device=0, stream=7, correlation=turn + 1),
+        ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    run = load(tmp_path, cache=False, workers=1).measures
+    (its,) = diagnose(run, select=["launch-gap"]).findings
+    assert todo in its.advice

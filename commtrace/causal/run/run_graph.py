@@ -19,6 +19,8 @@ from commtrace.causal.run.step_ends import StepEnds
 from commtrace.diagnosis import CannotLook
 from commtrace.heap import passing
 from commtrace.measures import measure
+from commtrace.metrics.rank.rows_of import measured_ranks
+from commtrace.metrics.rank.spans import rank_spans
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps
@@ -40,7 +42,8 @@ class RunGraph:
     all were there whom it needs, which calls of an operation may share, and when it was done.
     ``rank`` is each node's, -1 of a meeting. ``steps`` are numbers, ``ends`` has for each the
     nodes that it ends with, the last of them; ``begin_ns`` is when the first step began on its
-    last rank, ``over_ns`` when the last was over: on CPUs its end is its last joint operation's.
+    last rank, and its devices were done with what was before, ``over_ns`` when the last was over:
+    on CPUs its end is its last joint operation's.
     ``own_bits`` has a bit for each edge: whether it is part of a segment; ``own_call`` the call
     whose segment each of these is part of, the next of its rank. ``explained`` is the share of
     starts on GPUs that follow what an edge says they waited for; 1 without GPUs.
@@ -286,4 +289,9 @@ def _begin(run: Measures, mine: Calls) -> int:
     if not len(steps):
         return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
     first = steps.take(steps.ints("step") == steps.ints("step").min())
-    return int(on_run(run, first.ints("rank"), first.ints("start_ns")).max())
+    rank, start = first.ints("rank"), first.ints("start_ns").copy()
+    for ranks in measured_ranks(run):  # hosts run ahead of what their devices have still to do
+        behind: Any = rank_spans(run, *ranks)["behind_ns"]
+        its = np.flatnonzero(np.isin(rank, ranks))
+        start[its] = np.maximum(start[its], behind[np.searchsorted(ranks, rank[its])])
+    return int(on_run(run, rank, start).max())

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from commtrace.errors import TraceError
 from commtrace.intervals import Intervals, covered, intersect, total, union
+from commtrace.measures import measure
 from commtrace.metrics.rank.rank_file import file_of
-from commtrace.reader.json import host_operators
+from commtrace.reader.json import Hosted, host_operators
 from commtrace.reader.nesting import outermost
 
 if TYPE_CHECKING:
@@ -34,6 +35,21 @@ def host_meanwhile(run: Measures, rank: int, when: Intervals) -> HostMeanwhile |
 
     None where its file cannot be read again, or is one of several.
     """
+    its = _outermost(run, rank)
+    if its is None:
+        return None
+    start, end, name = its.start_ns, its.start_ns + its.duration_ns, its.name
+    time = np.bincount(name.codes, covered(start, end, when), minlength=len(name.names))
+    order = np.argsort(-time, kind="stable")[: np.count_nonzero(time)].tolist()
+    return HostMeanwhile(
+        operators=tuple((name.names[code], int(time[code])) for code in order),
+        none_ns=total(when) - total(intersect(union(start, end), when)),
+    )
+
+
+@measure
+def _outermost(run: Measures, rank: int) -> Hosted | None:
+    """The operators of a rank's file that no others call."""
     file = file_of(run, rank)
     if file is None:
         return None
@@ -42,11 +58,4 @@ def host_meanwhile(run: Measures, rank: int, when: Intervals) -> HostMeanwhile |
     except TraceError:
         return None
     top = np.flatnonzero(outermost(its.thread, its.start_ns, its.duration_ns))
-    start, end = its.start_ns[top], (its.start_ns + its.duration_ns)[top]
-    name = its.name.take(top)
-    time = np.bincount(name.codes, covered(start, end, when), minlength=len(name.names))
-    order = np.argsort(-time, kind="stable")[: np.count_nonzero(time)].tolist()
-    return HostMeanwhile(
-        operators=tuple((name.names[code], int(time[code])) for code in order),
-        none_ns=total(when) - total(intersect(union(start, end), when)),
-    )
+    return Hosted(its.name.take(top), its.thread[top], its.start_ns[top], its.duration_ns[top])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, codes, first_rows
 from commtrace.measures import rank_measure
 from commtrace.metrics.rank.rows_of import rows_of_ranks
 from commtrace.table import Columns, Rows
@@ -26,7 +26,8 @@ def rank_spans(run: Measures, *ranks: int) -> Columns:
     A row is a ``rank``: ``begin_ns`` and ``end_ns`` are of all events, ``begin_in_steps_ns`` and
     ``end_in_steps_ns`` of what is in its steps. Where there is nothing it ends before it begins.
     ``behind_ns`` is when its devices were done with what hosts had launched before the first step,
-    as these run ahead: the steps' time is what comes then.
+    as these run ahead, and the stream of most kernels came to what is in steps, though others copy
+    for these before: the steps' time is what comes then.
     """
     steps, ops, *launched = (
         rows_of_ranks(run, table, ranks)
@@ -43,7 +44,8 @@ def rank_spans(run: Measures, *ranks: int) -> Columns:
     ]
     begins, ends = _around(every, ranks)
     begins_in_steps, ends_in_steps = _around(in_steps, ranks)
-    first, _ = _around(in_steps[1:], ranks)
+    first = _first_on_main_stream(launched[0], ranks)
+    first = np.where(first == _NEVER[0], _around(in_steps[1:], ranks)[0], first)
     _, behind = _around([(its, _before(its, first, ranks)) for its in launched], ranks)
     return {
         "rank": np.asarray(ranks),
@@ -53,6 +55,18 @@ def rank_spans(run: Measures, *ranks: int) -> Columns:
         "end_in_steps_ns": ends_in_steps,
         "behind_ns": np.minimum(behind, first),
     }
+
+
+def _first_on_main_stream(kernels: Rows, ranks: tuple[int, ...]) -> Int64:
+    """When each rank's stream of most kernels in steps ran the first of these."""
+    kernels = kernels.take(kernels.ints("step") != NULL)
+    rank = kernels.ints("rank")
+    stream = codes(rank, kernels.coded("device"), kernels.ints("stream"))
+    row = first_rows(stream)
+    count = np.bincount(stream, minlength=row.size)
+    main = row[np.lexsort((count, rank[row]))]
+    main = stream[main[np.append(np.diff(rank[main]) != 0, True)[: main.size]]]
+    return _around([(kernels, np.isin(stream, main))], ranks)[0]
 
 
 def _before(table: Rows, first_ns: Int64, ranks: tuple[int, ...]) -> Bool:

@@ -14,6 +14,7 @@ from commtrace.intervals import total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import measured_ranks
 from commtrace.metrics.rank.spans import rank_spans
+from commtrace.metrics.run.sampled import is_sampled
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -113,6 +114,8 @@ def steps_without_work(run: Measures) -> tuple[Note, ...]:
     message = "the profiler's steps hold too little of what ran: shares are of the run's span; "
     if any(note.code in _LOST_STEPS for note in run.notes):
         message += "the last ones are not in what is left of a file"
+    elif is_sampled(run):
+        message += "most events are missing, others may be among them"
     else:
         message += "call prof.step(), or commtrace.step() if commtrace records, in each iteration"
     return (Note("steps-without-work", message),)

@@ -43,11 +43,13 @@ class Arguments(
         "old_dims": "Input dims",
         "types": "Input type",
         "inputs": "Concrete Inputs",
+        "index": "Ev Idx",
     },
 ):
     """The arguments of a communication event, as the trace spells them; None where absent.
 
-    ``old_dims`` are ``dims`` as Kineto wrote them before 2021, until `of_today` puts them there.
+    ``index`` counts the events that the profiler kept of the host. ``old_dims`` are ``dims`` as
+    Kineto wrote them before 2021, until `of_today` puts them there.
     """
 
     collective: str | None = None
@@ -71,6 +73,7 @@ class Arguments(
     old_dims: Any = None
     types: Any = None
     inputs: Any = None
+    index: Any = None
 
 
 class Call(Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run import ranges as labels
 from commtrace.metrics.run.collectives import collectives_by_dimension
+from commtrace.metrics.run.sampled import is_sampled
 from commtrace.metrics.run.unrecorded_work import UNRECORDED_WORK
 from commtrace.reports.content import alike, critical_path, ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
@@ -80,7 +81,7 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
     """The tables that have something to say. Bars are ``bar`` characters long."""
     run = analysis.measures
     if len(busy := devices(run)):
-        yield tables.devices(busy, bar)
+        yield tables.devices(busy, bar, sampled=is_sampled(run))
     if section := alike.section(run):
         yield section
     if len(costs := collectives_by_dimension(run)):

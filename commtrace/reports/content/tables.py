@@ -63,13 +63,18 @@ def on_one_line(name: str) -> str:
     return name.replace("-\n", "").replace("\n", " ")
 
 
-def devices(devices: Rows, bar: int) -> Section:
+def devices(devices: Rows, bar: int, *, sampled: bool = False) -> Section:
     """Where the time of each device went, with a bar ``bar`` characters long.
 
-    Of the CPU of a rank with a GPU only the communication is known: at most that is exposed.
+    ``sampled`` says that most events are missing. Of the CPU of a rank with a GPU only the
+    communication is known: at most that is exposed.
     """
     table = devices.dicts()
     footer = ["Share of the span below each time; compute includes what is overlapped."]
+    if sampled:
+        footer.insert(
+            0, "Most events are missing: compute is more, idle and exposed time mean little."
+        )
     if bar:
         footer.append(
             f"{BAR[0]} compute  {BAR[1]} with comm.  {BAR[2]} exposed comm.  "
