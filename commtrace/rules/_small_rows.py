@@ -31,6 +31,7 @@ __all__ = ["SmallRows", "small_rows"]
 _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
 _CALL_NS = 100_000  # in which a host calls the next: beyond that it does other things
 _HARDLY = 0.25  # of the latency: kernels that need the result of the one before take longer
+_READING = 3  # latencies, in which a host reads a result and calls the next, computing hardly
 
 
 class SmallRows(Struct, frozen=True, eq=False):
@@ -87,16 +88,19 @@ def small_rows(
 def _rows(run: Measures, small: Served, next_ns: float) -> Int64:
     """Numbers the rows of operations without a pause or another one in between.
 
-    None is a pause in which GPUs have next to nothing to run until their host calls the next.
+    None is a pause in which GPUs have next to nothing to run until their host calls the next, nor
+    on CPUs a few latencies in which it hardly computes, as where it reads each result.
     """
     its = small.operations
     begin_ns, end_ns = its.ints("last_arrival_ns")[1:], its.ints("last_end_ns")[:-1]
     apart, pause_ns = np.diff(small.place) > 1, begin_ns - end_ns
     begins = apart | (pause_ns > min(next_ns, _PAUSE_NS))
-    maybe = np.flatnonzero(begins & ~apart & (pause_ns <= _CALL_NS))
-    if maybe.size and on_gpus(its, run).all():
+    gpus = bool(on_gpus(its, run).all())
+    most_ns = _CALL_NS if gpus else min(_READING * next_ns, _PAUSE_NS)
+    maybe = np.flatnonzero(begins & ~apart & (pause_ns <= most_ns))
+    if maybe.size and (gpus or not len(run.rows("kernels"))):
         computed_ns = _computed_ns(run, its, end_ns[maybe], begin_ns[maybe])
-        begins[maybe] = computed_ns > _HARDLY * next_ns
+        begins[maybe] = computed_ns > _HARDLY * (next_ns if gpus else pause_ns[maybe])
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
 
 

@@ -388,6 +388,24 @@ class TestLatencyBound:
             run.kernel(rank, 0, 1)
         assert bool(found(run.trace(), "latency-bound")) == (on == "gpu")
 
+    @pytest.mark.parametrize(
+        ("pause_us", "computes_us", "fires"),
+        [
+            (500, 60, True),  # the host reads each result, then calls the next
+            (500, 200, False),  # that can have needed it
+            (900, 60, False),  # so long a host does other things
+            (500, 0, False),  # the trace tells of no operator
+        ],
+    )
+    def test_hosts_that_read_each_result_could_have_sent_all_before(
+        self, pause_us: float, computes_us: float, fires: bool
+    ) -> None:
+        run = all_reduces([200.0] * 60, sizes=4, pause_us=pause_us, backend="gloo")
+        for rank in range(2):
+            for place in range(60 if computes_us else 0):
+                run.op(rank, (place + 1) * (200 + pause_us) - pause_us + 5, computes_us)
+        assert bool(found(run.trace(), "latency-bound")) == fires
+
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:
         trace = all_reduces([300.0] * 60, sizes=200_000, backend="gloo").trace()
         assert "sizes vary too little" in (skipped(trace, "latency-bound") or "")
