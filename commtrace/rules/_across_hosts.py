@@ -20,8 +20,8 @@ from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._at_once import DIMENSION
 from commtrace.rules._between_hosts import large_operations
-from commtrace.rules._overlapped import DIMENSION
 from commtrace.table import Coded, Rows
 from commtrace.topology import usual_link
 from commtrace.units import rate

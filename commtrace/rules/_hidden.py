@@ -20,13 +20,9 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import mended_lags
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._at_once import beside_compute, needed_at_once
 from commtrace.rules._backward import backward_alone_ns
-from commtrace.rules._overlapped import (
-    beside_compute,
-    gathers_parameters,
-    needed_at_once,
-    of_gradients_late,
-)
+from commtrace.rules._overlapped import gathers_parameters, of_gradients_late
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, rows_by
-from commtrace.comms import POINT_TO_POINT, element_bytes
-from commtrace.metrics.rank.activity import work
+from commtrace.arrays import NULL, Int64, codes
+from commtrace.comms import DDP_FORWARD, element_bytes
 from commtrace.metrics.rank.exposed_calls import (
     Called,
-    asynchronous,
     exposed_ns,
-    most_exposed,
 )
 from commtrace.metrics.rank.phases import launching_threads, phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
-from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
-from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps
+from commtrace.rules._at_once import whose
 from commtrace.rules._backward import REDUCTIONS, of_backward
 from commtrace.rules._less import fused, sharded, small
 from commtrace.units import mb, percent
@@ -29,13 +25,8 @@ if TYPE_CHECKING:
     from commtrace.table import Rows
 
 __all__ = [
-    "DIMENSION",
-    "beside_compute",
     "gathers_parameters",
-    "mostly_needed_at_once",
-    "needed_at_once",
     "of_gradients_late",
-    "on_callers_stream",
     "overlapped",
     "starts_late",
 ]
@@ -59,8 +50,6 @@ _AT_ONCE = {
     "links are uneven",
 }
 """Whose operations' results are needed at once, and what to do about these."""
-DIMENSION = {"tensor parallelism": "tp", "expert parallelism": "ep", "pipeline parallelism": "pp"}
-_IS_NEEDED = frozenset(DIMENSION.values()).__contains__
 _PREFETCH = "gather parameters earlier: prefetch those of the next layers"
 _WAYS = (
     ("FSDP1", "forward_prefetch=True", "backward_prefetch=BACKWARD_PRE"),
@@ -77,61 +66,14 @@ _WRAP = (
     "wrap larger modules (fully_shard a block, not each of its layers): most of so small "
     "all_gathers is latency; "
 )
+_PAIRED = (
+    "; where it is of activations that are gathered (tensor parallelism), let a row-wise layer "
+    "follow each column-wise one: one all_reduce does for both"
+)
 _GRADIENTS_BYTES = 1_000_000  # of a step
 _ONE_BUCKET = 0.9  # of the bytes: nothing is left to run beside it
 _REST = 0.05  # of backward: what the last gradients are made with, and packed
 _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backward
-
-
-def mostly_needed_at_once(run: Measures) -> tuple[str, str] | None:
-    """The operation that is exposed most, and whose it is, if nothing can follow but its result."""
-    if not group_dimensions(run).coded("dimension").where(_IS_NEEDED).any():
-        return None
-    most, _ = most_exposed(run)
-    whose = most and _whose(run, most)
-    if not most or not whose:
-        return None
-    calls = asynchronous(run, most)
-    overlaps = most not in POINT_TO_POINT and len(calls.phase) and calls.asynchronous.all()
-    return None if overlaps else (most, whose)
-
-
-def needed_at_once(run: Measures) -> Bool:
-    """Which rows of ``collectives`` are of groups whose results the next operator needs."""
-    return dimensions_of(run, matched(run).matches.coded("communicator")).where(_IS_NEEDED)
-
-
-def on_callers_stream(run: Measures, op: str) -> bool:
-    """Whether most of an operation's time is on streams of GPUs that compute, too."""
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
-    time_ns = run.rows("collectives", rows).ints("duration_ns")
-    return bool(2 * time_ns[beside_compute(run, rows)].sum() > time_ns.sum())
-
-
-def beside_compute(run: Measures, rows: Int64) -> Bool:
-    """Which rows of ``collectives`` are on streams of GPUs that compute, too.
-
-    So newer versions of PyTorch run what is called with ``async_op=False``.
-    """
-    calls = run.rows("collectives", rows)
-    shared = np.zeros(len(calls), np.bool_)
-    streams = rows_by(calls.ints("rank"), calls.coded("device"), calls.ints("stream"))
-    for stream, done in work(run).items():
-        computes = stream.device != "cpu" and done.compute is not None and done.compute[0].size
-        if computes and stream in streams:
-            shared[streams[stream]] = True
-    return shared
-
-
-def _whose(run: Measures, op: str) -> str | None:
-    """Of which such dimension most of an operation's exposed time is; None of none."""
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
-    its = dimensions_of(run, matched(run).matches.coded("communicator").take(rows))
-    time_ns = exposed_ns(run, rows)
-    for whose, name in DIMENSION.items():
-        if 2 * time_ns[its.being(name)].sum() > time_ns.sum():
-            return whose
-    return None
 
 
 def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
@@ -148,8 +90,8 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             f"{op} is overlapped in chunks with its matmul already: larger matmuls, or fewer ranks "
             "in the group, hide more of it"
         )
-    if (held or not count) and (whose := _whose(run, op)) is not None:
-        return _AT_ONCE[whose]
+    if (held or not count) and (needs := whose(run, op)) is not None:
+        return _AT_ONCE[needs]
     if gathers_parameters(run, op):
         return (_WRAP if small(run, [op]) else "") + _prefetch(run, calls, rows)
     of_backward = count > 0 and bool(calls.phase.being("backward").all())
@@ -166,14 +108,31 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             f"start {which if 0 < held < count else op} asynchronously and wait for it only "
             "where its result is used; the trace does not show whether compute needs it at once"
         )
-    if of_backward:
+    if of_backward and not _is_of_layers(run, op, rows):
         least = _in_half(run, rows) or small(run, [op])
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
         return f"{op} runs asynchronously{_left(run, rows)}: try {_options(run, op)}{fewer}"
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
         "bytes; the trace does not show whether compute needs it at once"
+        f"{_PAIRED if of_backward else ''}"
     )
+
+
+def _is_of_layers(run: Measures, op: str, rows: Int64) -> bool:
+    """Whether what backward all_reduces is of the sizes of what is gathered, and as often.
+
+    So are activations that tensor parallelism gathers, of a program that uses no DDP, nor shards.
+    """
+    calls = run.rows("collectives")
+    labels = run.rows("steps").coded("label").occurring()
+    if op != "all_reduce" or any(
+        its.startswith((DDP_FORWARD, *_SHARDING_LABELS)) for its in labels
+    ):
+        return False
+    gathers = np.flatnonzero(calls.coded("op").being("all_gather"))
+    gathered, reduced = (np.sort(calls.ints("size_bytes")[its]) for its in (gathers, rows))
+    return rows.size > 0 and np.array_equal(gathered, reduced)
 
 
 def gathers_parameters(run: Measures, op: str) -> bool:

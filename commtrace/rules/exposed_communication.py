@@ -17,16 +17,13 @@ from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unl
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.rules._across_hosts import swapped, transposed
+from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream
 from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._exposed import Devices, exposed_ns, per_device
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
-from commtrace.rules._overlapped import (
-    mostly_needed_at_once,
-    on_callers_stream,
-    overlapped,
-)
+from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsure import why_unsure
 from commtrace.synthetic import Tiny

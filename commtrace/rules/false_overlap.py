@@ -23,7 +23,7 @@ from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_device, rows_
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
-from commtrace.rules._overlapped import needed_at_once
+from commtrace.rules._at_once import needed_at_once
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.table import Coded, Rows

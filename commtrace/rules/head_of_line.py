@@ -22,7 +22,7 @@ from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.group_dimensions import dimension_of, dimensions_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
-from commtrace.rules._overlapped import beside_compute
+from commtrace.rules._at_once import beside_compute
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.table import Rows

@@ -21,6 +21,7 @@ from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timeli
 from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
+from commtrace.rules._at_once import mostly_needed_at_once
 from commtrace.rules._idle import (
     Idle,
     carried,
@@ -30,7 +31,6 @@ from commtrace.rules._idle import (
     starved_ns,
 )
 from commtrace.rules._less import sharded
-from commtrace.rules._overlapped import mostly_needed_at_once
 from commtrace.rules._rule import Rule, too
 from commtrace.rules._stalls import NAME, label_in, launching_faster, meanwhile, waited_first
 from commtrace.synthetic import BASE_NS, Tiny
