@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIMENSION",
     "beside_compute",
+    "is_hidden",
     "mostly_needed_at_once",
     "needed_at_once",
     "on_callers_stream",
@@ -41,10 +42,10 @@ def mostly_needed_at_once(run: Measures) -> tuple[str, str] | None:
     calls = asynchronous(run, most)
     overlaps = most not in POINT_TO_POINT and len(calls.phase) and calls.asynchronous.all()
     # Functional collectives say that they are asynchronous, and what waits for them follows.
-    return None if overlaps and _is_hidden(run, most) else (most, its)
+    return None if overlaps and is_hidden(run, most) else (most, its)
 
 
-def _is_hidden(run: Measures, op: str) -> bool:
+def is_hidden(run: Measures, op: str) -> bool:
     """Whether something of note of an operation's time runs beside compute."""
     rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
     time_ns = run.rows("collectives", rows).ints("duration_ns").clip(min=0).sum()

@@ -15,7 +15,7 @@ from commtrace.metrics.rank.exposed_calls import (
 from commtrace.metrics.rank.phases import launching_threads, phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.whole import has_steps
-from commtrace.rules._at_once import whose
+from commtrace.rules._at_once import is_hidden, whose
 from commtrace.rules._backward import REDUCTIONS, of_backward
 from commtrace.rules._less import fused, sharded, small
 from commtrace.units import mb, percent
@@ -90,7 +90,8 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             f"{op} is overlapped in chunks with its matmul already: larger matmuls, or fewer ranks "
             "in the group, hide more of it"
         )
-    if (held or not count) and (needs := whose(run, op)) is not None:
+    at_once = held or not count or not is_hidden(run, op)
+    if at_once and (needs := whose(run, op)) is not None:
         return _AT_ONCE[needs]
     if gathers_parameters(run, op):
         return (_WRAP if small(run, [op]) else "") + _prefetch(run, calls, rows)

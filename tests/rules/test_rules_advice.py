@@ -209,11 +209,36 @@ def test_operations_that_are_far_slower_between_hosts_tell_of_the_network(
     assert ("between hosts it runs at 2.62 GB/s" in advice) == told
 
 
+@pytest.mark.parametrize(
+    ("asynchronous", "told"), [(0, "wait for it only where"), (1, "asynchronously already")]
+)
 @pytest.mark.parametrize("group", ["TENSOR_MODEL_PARALLEL_GROUP", "DATA_PARALLEL_GROUP"])
-def test_what_tensor_parallelism_needs_at_once_cannot_be_awaited_later(group: str) -> None:
-    advice = exposed("all_reduce", group=group, size=1 << 20)
+def test_what_tensor_parallelism_needs_at_once_cannot_be_awaited_later(
+    group: str, asynchronous: int, told: str
+) -> None:
+    """Functional collectives, as DTensor's, call themselves asynchronous."""
+    advice = exposed("all_reduce", group=group, size=1 << 20, asynchronous=asynchronous)
     assert ("in chunks" in advice) == group.startswith("TENSOR")
-    assert ("wait for it only where its result is used" in advice) != group.startswith("TENSOR")
+    assert (told in advice) != group.startswith("TENSOR")
+
+
+@pytest.mark.parametrize("gathered", [1 << 20, 1 << 21])
+def test_activations_that_are_gathered_need_no_all_reduce_of_each(gathered: int) -> None:
+    """All_gathers of the sizes that backward all_reduces, in a program without DDP."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 3000 * i
+        its = {"asynchronous": 1, "launch_ns": BASE_NS + 1000 * (start + 5)}
+        run.step(rank, i, start + 1000, 1500, label="## backward ##")
+        run.kernel(rank, start, 500)
+        run.collective(rank, "all_gather", start + 500, 300, size=gathered, **its)
+        run.kernel(rank, start + 800, 600)
+        its["launch_ns"] += 1_000_000
+        run.collective(rank, "all_reduce", start + 1400, 600, size=1 << 20, **its)
+        run.kernel(rank, start + 2000, 500, launch_ns=its["launch_ns"] + 1000)
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("row-wise layer follow each column-wise one" in advice) == (gathered == 1 << 20)
+    assert ("bucket_cap_mb" in advice) != (gathered == 1 << 20)
 
 
 def test_what_compute_waits_for_on_its_own_stream_is_named() -> None:
