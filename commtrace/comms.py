@@ -67,6 +67,7 @@ _BY_LETTERS |= {
     "alltoallv": "all_to_all",
     "sparseallreduce": "all_reduce",
     "recvanysource": "recv",
+    "monitoredbarrier": "barrier",
 }
 _BY_LETTERS |= {
     # symm_mem's fusions: the communication of a matmul's input, or of its result

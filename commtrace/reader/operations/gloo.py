@@ -2,7 +2,8 @@
 
 gloo's work is annotated ``gloo:*`` on the thread that does it, without a word of the
 call it belongs to. Each call is known to ask for certain work; work, in the order of its
-start, goes to the earliest call that still lacks such work.
+start, goes to the earliest call that still lacks such work. A monitored barrier is done by its
+caller's own thread, with messages that are no operations of the program's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _Work = tuple[str | None, int | None]
 
 _SPARSE = "gloo:sparse_all_reduce"
 _LIST_OF_SHARDS = "c10d::reduce_scatter_"
+_MONITORED = "c10d::monitored_barrier_"
 
 
 class _Ran(NamedTuple):
@@ -73,13 +75,18 @@ def gloo_rows(scan: Scan, context: RankContext) -> Worked:
     works = [call for call in scan.calls if call.name.startswith("gloo:")]
     if scan.gpu.device.size and not works:
         return Worked([], 0)
-    ran = [_Ran(work, annotation(work.name, work.args)) for work in works]
+    calls = _calls(scan)
+    monitored = [call for call in calls if call.name == _MONITORED]
+    own = {id(work) for work in works if any(_is_within(work, its) for its in monitored)}
+    ran = [_Ran(work, annotation(work.name, work.args)) for work in works if id(work) not in own]
     asked, alone = _matched(
-        [_ask(call, context) for call in _calls(scan)], sorted(ran, key=lambda r: r.work.start_ns)
+        [_ask(call, context) for call in calls if call.name != _MONITORED],
+        sorted(ran, key=lambda r: r.work.start_ns),
     )
     done = [each for each in asked if each.complete]
     rows = [_call_row(each, context) for each in done]
     rows += [_work_row(work, context) for work in alone]
+    rows += [_barrier_row(call, context) for call in monitored]
     return Worked(rows, len(asked) - len(done))
 
 
@@ -195,6 +202,29 @@ def _call_row(asked: _Asked, context: RankContext) -> dict[str, Any]:
         thread=call.thread,
         start_ns=start_ns,
         duration_ns=end_ns - start_ns,
+    )
+
+
+def _is_within(work: Call, call: Call) -> bool:
+    after_ns = work.start_ns - call.start_ns
+    return work.thread == call.thread and 0 <= after_ns <= call.duration_ns
+
+
+def _barrier_row(call: Call, context: RankContext) -> dict[str, Any]:
+    facts = operator(call.name, call.args)
+    return row(
+        context,
+        context.place(facts, None, call, ("barrier",)),
+        facts,
+        executed="barrier",
+        provenance="operator",
+        name=call.name,
+        device="cpu",
+        stream=call.thread,
+        launch_ns=call.start_ns,
+        thread=call.thread,
+        start_ns=call.start_ns,
+        duration_ns=call.duration_ns,
     )
 
 
