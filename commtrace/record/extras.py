@@ -39,8 +39,8 @@ class Extras:
     """
 
     def __init__(self) -> None:
-        self._collections, self._waits = labels.Collections(), labels.Waits()
         self._machine = Machine()
+        self._collections, self._waits = labels.Collections(), labels.Waits(self._machine.look)
         self.machine: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:

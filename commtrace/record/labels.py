@@ -66,17 +66,19 @@ class Collections:
 class Waits:
     """Labels where the program waits for an operation, its own calls of ``Work.wait``.
 
-    A synchronous call waits by one, too. On CPUs only: for a GPU's no host waits.
+    A synchronous call waits by one, too. On CPUs only: for a GPU's no host waits. ``behind`` is
+    called whenever it has waited.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, behind: Callable[[], object] = lambda: None) -> None:
         self._before: Callable[..., Any] | None = None
+        self._behind = behind
 
     def label(self) -> None:
         """From here on."""
         if dist.is_available() and not torch.cuda.is_available():
             self._before = dist.Work.wait
-            dist.Work.wait = _waiting(dist.Work.wait)
+            dist.Work.wait = _waiting(dist.Work.wait, self._behind)
 
     def ignore(self) -> None:
         """No more."""
@@ -84,11 +86,13 @@ class Waits:
             dist.Work.wait, self._before = self._before, None
 
 
-def _waiting(wait: Callable[..., Any]) -> Callable[..., Any]:
+def _waiting(wait: Callable[..., Any], behind: Callable[[], object]) -> Callable[..., Any]:
     @functools.wraps(wait)
     def labelled(*arguments: Any, **more: Any) -> Any:
         with record_function(WAIT):
-            return wait(*arguments, **more)
+            done = wait(*arguments, **more)
+        behind()
+        return done
 
     return labelled
 

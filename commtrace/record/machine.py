@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from commtrace.record.core_speed import CoreSpeed
 from commtrace.record.step_times import StepTimes
 from commtrace.record.without import wanted
 
@@ -32,25 +33,33 @@ class Machine:
 
     def __init__(self) -> None:
         self._began: _Reading | None = None
-        self._steps = StepTimes()
+        self._steps, self._speed = StepTimes(), CoreSpeed()
 
     def start(self) -> None:
         """The profiler records from here on."""
         if wanted("machine"):
             self._began = _read()
             self._steps.start()
+            self._speed.start()
+            self._speed.look()
 
     def step(self, number: int) -> None:
         """The step of that number has ended, in the thread that called ``start``."""
         if self._began:
             self._steps.end(number)
+            self._speed.look()
+
+    def look(self) -> None:
+        """See how fast the core is; callable from any thread."""
+        self._speed.look()
 
     def stop(self) -> dict[str, Any] | None:
         """What it did since ``start``; None where that was not called."""
         began, self._began = self._began, None
         if began is None:
             return None
-        return {**_between(began, _read()), "steps": self._steps.stop()}
+        known = {"steps": self._steps.stop(), "core_speed": self._speed.stop()}
+        return {**_between(began, _read()), **known}
 
 
 def _between(began: _Reading, ended: _Reading) -> dict[str, Any]:
