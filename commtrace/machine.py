@@ -20,6 +20,8 @@ class Machine(Struct, frozen=True):
     many ``processes`` that share them; the ``seconds`` recorded, in which all processes of the
     machine were ``busy_s`` and this one took ``own_s`` of processor time. ``steps`` has for each
     step its number, and what its thread ran, waited for a core, and its process ran, in µs.
+    ``core_speed`` is when a fixed piece of work was done, in Unix ns of the rank's own clock, and
+    what it took of the processor, in ns.
     """
 
     cores: _Count | None = None
@@ -29,6 +31,7 @@ class Machine(Struct, frozen=True):
     busy_s: _Seconds | None = None
     own_s: _Seconds | None = None
     steps: list[tuple[int, int, int, int]] | None = None
+    core_speed: list[tuple[int, int]] | None = None
 
     @classmethod
     def of(cls, said: Any) -> Machine | None:

@@ -113,7 +113,7 @@ class PageableCopy(Rule, frozen=True):
             summary=(
                 f"{counted(len(slow), f'{kind} copy')}{whose} "
                 f"{'uses' if len(slow) == 1 else 'use'} "
-                f"pageable memory: {measured:.3g} GB/s, "
+                f"pageable memory: {moved / max(taken, 1):.3g} GB/s, "
                 f"where {origin} reach {gb_s:.3g} GB/s; pinned, they would take "
                 f"{ms(moved / gb_s)}, not {ms(taken)}"
                 f"{too}"
@@ -145,9 +145,9 @@ class PageableCopy(Rule, frozen=True):
 
 _ADVICE = {
     "HtoD": "pin the source once (DataLoader(pin_memory=True) or tensor.pin_memory()) and copy "
-    "with non_blocking=True",
+    "with non_blocking=True; what then runs beside compute is saved on top",
     "DtoH": "copy into a pinned tensor that is allocated once, with non_blocking=True, and "
-    "synchronise before reading it",
+    "synchronise before reading it; what then runs beside compute is saved on top",
 }
 
 

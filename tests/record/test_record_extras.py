@@ -150,6 +150,33 @@ def test_what_the_machine_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert machine["busy_s"] >= 0
     assert len(machine["load"]) == 2
     assert machine["steps"] == []  # of which it has none
+    ((at_ns, took_ns),) = machine["core_speed"]
+    assert abs(time.time_ns() - at_ns) < 600e9
+    assert 1_000 < took_ns < 100_000_000
+
+
+def test_a_core_is_looked_at_now_and_then_where_a_program_waits_or_ends_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.record.core_speed._EVERY_NS", 20_000_000)
+    dist = torch.distributed
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with commtrace.recording(tmp_path):
+            for _ in range(3):
+                dist.all_reduce(torch.ones(4))  # at once: too soon to look again
+            for _ in range(2):
+                time.sleep(0.03)
+                dist.all_reduce(torch.ones(4))
+            waits = threading.Thread(target=lambda: dist.all_reduce(torch.ones(4)))
+            time.sleep(0.03)
+            waits.start()
+            waits.join()
+    finally:
+        dist.destroy_process_group()
+    looks = read(tmp_path)[0]["machine"]["core_speed"]
+    assert len(looks) == 3
+    assert looks == sorted(looks)
 
 
 def test_what_each_step_ran_and_waited_for_a_core() -> None:
