@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from textwrap import shorten
@@ -12,13 +11,13 @@ import numpy as np
 
 from commtrace.arrays import NULL, Float64, codes, distinct, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
-from commtrace.diagnosis import CannotLook, Evidence, Finding, Note
-from commtrace.metrics.rank.timelines import places, timelines
+from commtrace.diagnosis import Evidence, Finding, Note
 from commtrace.metrics.run.sampled import is_sampled
 from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, whole, worth_reporting
+from commtrace.rules._held_up import held_up
 from commtrace.rules._missing_ranks import missing_ranks
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -48,7 +47,6 @@ _SAID = 120
 _LATE_NS = 10_000
 _LARGE_BYTES = 1_000_000
 _CRAWL_GB_S = 5.0
-_HELD_UP_NS = 1_000_000
 
 
 class UnfitTrace(Rule, frozen=True):
@@ -198,28 +196,15 @@ class UnfitTrace(Rule, frozen=True):
             )
 
     def _held_up(self, run: Measures) -> Iterator[Finding]:
-        try:
-            lines = timelines(run)
-        except CannotLook:
-            return
-        devices = Counter(rank for rank, _ in places(run))
-        for line in lines:
-            held = line.held_up() & (line.idle_ns > _HELD_UP_NS)
-            # beside another device of its process what it waits for may be in the trace
-            only = devices[line.rank] == 1
-            idle = int(line.idle_ns[held].sum())
-            if only and worth_reporting(idle, run, self.min_step_share):
-                share = share_pct(idle, run)
-                often = "once" if held.sum() == 1 else f"{held.sum()} times"
+        for its in held_up(run):
+            if worth_reporting(its.idle_ns, run, self.min_step_share):
+                share = share_pct(its.idle_ns, run)
                 finding = self._finding(
                     run,
-                    f"rank {line.rank}'s {line.device} is idle for {ms(idle)} "
-                    f"({often}, over 1 ms) though work is launched: events are missing, or it "
-                    "waits for something that is not in the trace",
+                    its.said,
                     Evidence("idle with work launched", share, "%", 100 * self.min_step_share),
-                    "look at what comes after these gaps (the launch of a graph, a host callback, "
-                    "a first use, a copy from pageable memory); record again with all activities",
-                    (line.rank,),
+                    its.advice,
+                    (its.rank,),
                 )
                 yield replace(finding, confidence="low")
 

@@ -297,6 +297,15 @@ def test_what_launched_work_waits_for_is_missing() -> None:
     (finding,) = found(held_up().trace(), "unfit-trace")
     assert "is idle for 5 ms (once, over 1 ms) though work is launched" in finding.summary
     assert finding.cost_ns == 0, "events that are missing cost nothing"
+    assert "record again with all activities" in finding.advice
+
+
+def test_before_what_a_graph_runs_its_other_kernels_may_be_missing() -> None:
+    run = held_up()
+    run.kernel(0, 5035, 5, launch_ns=at(16))
+    (finding,) = found(run.trace(), "unfit-trace")
+    assert "5 ms of it before or within CUDA graphs" in finding.summary
+    assert "--cuda-graph-trace=node" in finding.advice
 
 
 def test_another_device_may_be_what_launched_work_waits_for() -> None:

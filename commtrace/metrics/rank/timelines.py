@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, distinct, rows_by
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_by
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, subtract, union
 from commtrace.measures import measure
@@ -90,6 +90,11 @@ class Timeline(Struct, frozen=True):
     def held_up(self) -> Bool:
         """Whether the device was idle before an event that was launched before it ran dry."""
         return (self.idle_ns > 0) & (self.ready_ns > self.idle_ns)
+
+    def of_graphs(self) -> Bool:
+        """Whether one launch started an event and others, as that of a CUDA graph does."""
+        launch = codes(self.launch_ns)
+        return np.asarray(np.bincount(launch)[launch] > 1)
 
     def starved_beside(self, copies: Bool) -> Bool:
         """Whether starved next to one of these copies, which block the host.
