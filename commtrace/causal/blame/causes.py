@@ -14,6 +14,7 @@ from commtrace.causal.edits.run_edits import saved_by, typical
 from commtrace.causal.run.builder import DEVICES, FEED, HOSTS
 from commtrace.causal.run.calls import op_and_dimension
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.core_speed import slower_core
 from commtrace.causal.work.cores import asleep_ns, fight, processor, taken_cores
 from commtrace.causal.work.on_core import on_core
 from commtrace.causal.work.segments import LABELLED, own_parts, own_work, work_on_cores
@@ -35,6 +36,7 @@ _TELLING = 3  # stalls that are apart
 _BESIDE_ANOTHER = 2.0  # times as long: who has half a core, for a while
 _LITTLE_OF = 0.25  # of what is saved
 _MOST = 0.5  # of what they do more: less of it asleep
+_SLOW_CORE = 1.1  # times as long for a fixed piece of work: less is chance
 
 
 def excess(
@@ -156,7 +158,11 @@ def doubt_of(
         return f"its process took {took.times:.2f} times the others' processor time, no more"
     if not working or (times := as_cores_are_shared(run, ranks, spikes)) is None:
         return None
-    return f"its work takes {times:.2f} times the typical, as it can where processes share cores"
+    longer = f"its work takes {times:.2f} times the typical"
+    core = slower_core(run, ranks, spikes)
+    if core is not None and core >= _SLOW_CORE:
+        return f"{longer}, a fixed piece of it {core:.2f} times: its core is slow, or half of one"
+    return f"{longer}, as it can where processes share cores"
 
 
 def _others_stall(

@@ -19,6 +19,7 @@ from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved, saved_by, step_ns
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.core_speed import slower_core
 from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.measures import measure
@@ -31,6 +32,7 @@ __all__ = ["weighed"]
 
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
 _LENT = 1.7  # of half a core: what its other half runs takes the rest
+_BESIDE = 1.4  # of a whole one: processes beside it share its caches
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 _RECORDED = "recording slows hosts, and unrecorded it delays much less"
 _PAUSES = "it pauses for about as long in every step, but not every step waits"
@@ -102,7 +104,8 @@ def _doubt_of_slower(
     """Why it may not be they that take so many ``times`` as long for the same, on CPUs.
 
     Few steps say little of that, nor what happened ``once``; and who has half of a core that
-    another process shares takes up to ``_LENT`` times as long without waiting for it.
+    another process shares takes up to ``_LENT`` times as long without waiting for it, or as much
+    longer as a fixed piece of work, and a little for what else is shared.
     """
     if times is None or not run_graph(run).calls.on_cpu.any():
         return None
@@ -111,7 +114,9 @@ def _doubt_of_slower(
         return f"{longer}, as it can in few steps"
     if once and not on_hosts_of_their_own(run, who.ranks):
         return f"{longer} once, as while something else runs beside it"
-    if times < _LENT and not on_hosts_of_their_own(run, who.ranks):
+    core = slower_core(run, who.ranks)
+    most = _LENT if core is None else _BESIDE * max(core, 1.0)
+    if times < most and not on_hosts_of_their_own(run, who.ranks):
         return f"{longer}, as it can on a core that another process shares"
     return None
 

@@ -12,6 +12,7 @@ from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.run.replayable import replayable
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.busy import host_busy
+from commtrace.causal.work.core_speed import slower_core
 from commtrace.causal.work.segments import own_work
 from commtrace.intervals import covered
 from commtrace.measures import measure
@@ -84,14 +85,16 @@ def fight(run: Measures, ranks: Collection[int], *, few: bool = False) -> float:
     Where it is known how long they waited for one, and is no part of their work, they still share
     what these share: caches, memory, and the parts of a core that it lends to another; the more
     the longer they waited, and in ``few`` steps, which are alike, as much as the waiting may be.
+    Where their cores took longer for a fixed piece of work, so much longer still.
     """
+    slower = max(slower_core(run, ranks) or 1.0, 1.0)
     waited = own_work(run).waited_ns
     if waited is None:
-        return max(_FIGHT, _crowded(run))
+        return slower * max(_FIGHT, _crowded(run))
     mine = np.isin(run_graph(run).calls.rank, list(ranks))
     share = waited[mine].sum() / max(own_work(run).own_ns[mine].sum() + waited[mine].sum(), 1)
     most = _SHARED + float(share)
-    return max(_FIGHT, most) if few else most
+    return slower * (max(_FIGHT, most) if few else most)
 
 
 def foreign_load(run: Measures, ranks: Collection[int] | None = None) -> float | None:
@@ -154,7 +157,8 @@ def _shares(run: Measures) -> tuple[Int64, Float64]:
 def works_more(run: Measures, ranks: Collection[int]) -> bool:
     """Whether these ranks' processes surely took more processor time than the others'."""
     took = processor(run, ranks)
-    return took is not None and took.times >= _MORE_WORK
+    slower = max(slower_core(run, ranks) or 1.0, 1.0)
+    return took is not None and took.times >= _MORE_WORK * slower
 
 
 def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | None:
