@@ -34,8 +34,8 @@ def _of_gpu_calls(scan: Scan) -> str | None:
     if np.median(np.diff(numbers)) < _APART or numbers.size > _DENSE * all_of_them:
         return None
     return (
-        f"of the {all_of_them:,} numbers of its GPU calls (correlation) {numbers.size:,} are in "
-        "the file: its events were filtered, or are a sample"
+        f"its calls of the GPU's runtime are numbered (correlation), and {numbers.size:,} of "
+        f"{all_of_them:,} are in the file: events were filtered, or are a sample"
     )
 
 
@@ -44,6 +44,6 @@ def _of_host_events(scan: Scan) -> str | None:
     if not found or max(found) - min(found) < max(_APART * scan.events, _FEW):
         return None
     return (
-        f"its host's events are numbered up to {max(found):,} (Ev Idx), and "
-        f"{counted(scan.events, 'event')} are in the file: they were filtered, or are a sample"
+        f"its host's events are numbered (Ev Idx), up to {max(found):,}, and "
+        f"{counted(scan.events, 'event')} are in the file: events were filtered, or are a sample"
     )

@@ -31,7 +31,7 @@ def _load(file: Path, events: Any, *, apart: int) -> commtrace.Run:
 def test_a_sample_is_told_first_and_no_share_is(tmp_path: Path, events: Any) -> None:
     run = _load(tmp_path / "rank0.json", events, apart=97)
     (note,) = (note for note in run.notes if note.code == "sampled-events")
-    assert "23,087 numbers of its GPU calls (correlation) 239 are in the file" in note.message
+    assert "and 239 of 23,087 are in the file" in note.message
     diagnosis = run.diagnose()
     assert diagnosis.findings[0].rule == "unfit-trace"
     assert diagnosis.findings[0].confidence == "high"
