@@ -92,6 +92,11 @@ _WAITING = (
     "subprocesses and locks there, and do it in the background"
 )
 _EVENLY = "split the work evenly (batch, sequence lengths, padding, experts' load)"
+_OF_OPTIMIZERS = ("addcdiv", "addcmul", "_fused_")
+_SHARDS = (
+    "its part of the optimizer is larger: who updates whole parameters, as "
+    "ZeroRedundancyOptimizer does, may have the largest; shards of each are even (FSDP2)"
+)
 _OTHER_TYPE = "convert them to the type that the others work with"
 _ON_CPU = (
     "; if nothing, at its number of threads, the layout of its tensors, and subnormal values "
@@ -245,7 +250,9 @@ def _of_larger(more: Inputs, in_step: str, *, several: bool) -> str:
         took = f"{whose} operators take {ms(more.larger_ns)} longer {in_step}"
         return f"{took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
-    do = _OTHER_TYPE if size == usual and kind != usual_kind else _EVENLY
+    updates = any(its in name for its in _OF_OPTIMIZERS for name in more.names)
+    do = _SHARDS if updates else _EVENLY
+    do = _OTHER_TYPE if size == usual and kind != usual_kind else do
     more_there = f"{named(more.names)}: {ms(more.larger_ns)} {in_step}"
     return (
         f"{whose} operators work on more than the others' ({more_there}), as on "

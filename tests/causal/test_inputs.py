@@ -137,6 +137,16 @@ def test_the_input_that_differs_is_named_beside_that_of_the_same_product(tmp_pat
     assert its.example == ("96×512 float", "64×512 float")
 
 
+def test_a_larger_part_of_the_optimizer_is_none_of_the_data(tmp_path: Path) -> None:
+    def work(rank: int, at: float) -> tuple[list[dict[str, Any]], float]:
+        size, took = [768, (256, 1024)[rank]], (10_000, 15_000)[rank]
+        its: dict[str, Any] = {"Input Dims": [size, size, size], "Input type": ["float"] * 3}
+        return [event("cpu_op", "aten::addcdiv_", at, took - 5, **its)], at + took
+
+    _, finding = late(written(tmp_path, work, on_cpu))
+    assert "768×1024 float in place of 768×256 float: its part of the optimizer" in finding.advice
+
+
 def test_another_type_is_to_be_converted(tmp_path: Path) -> None:
     work = computing((10_000, 19_000), (2048, 2048), ("float", "double"))
     its, finding = late(written(tmp_path, work, on_cpu))
