@@ -67,6 +67,21 @@ def test_who_works_longer_on_a_slow_core_may_have_no_more_to_do(
     assert (f"a fixed piece of it {core:.2f} times" in its.summary) == (confidence == "low")
 
 
+@pytest.mark.parametrize(("looks", "confidence"), [(0, "low"), (STEPS, "high")])
+def test_of_a_core_that_is_as_fast_less_is_chance(
+    looks: int, confidence: str, training: Callable[..., Measures]
+) -> None:
+    """A third more to do, which half of a shared core could explain."""
+    run = training(
+        lambda rank, step: 4_000,
+        sleep_us=lambda rank, step: 16_000 * (1.35 if rank else 1),
+        steps=STEPS,
+    )
+    run = looked_at(run, (40_000, 40_000), looks, more=1.35)
+    (its,) = diagnose(run, select=["straggler"]).findings
+    assert its.confidence == confidence
+
+
 @pytest.mark.parametrize(
     ("looks", "hosts"),
     [(2, ("a",)), (STEPS, ("a", "b"))],  # too few; a host that is slow is so by itself
