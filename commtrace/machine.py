@@ -11,6 +11,7 @@ __all__ = ["Machine"]
 
 _Count = Annotated[int, Meta(gt=0, lt=2**31)]
 _Seconds = Annotated[float, Meta(ge=0, lt=1e12)]
+_Moment = Annotated[int, Meta(gt=0, lt=2**62)]
 
 
 class Machine(Struct, frozen=True):
@@ -31,7 +32,7 @@ class Machine(Struct, frozen=True):
     busy_s: _Seconds | None = None
     own_s: _Seconds | None = None
     steps: list[tuple[int, int, int, int]] | None = None
-    core_speed: list[tuple[int, int]] | None = None
+    core_speed: list[tuple[_Moment, _Moment]] | None = None
 
     @classmethod
     def of(cls, said: Any) -> Machine | None:

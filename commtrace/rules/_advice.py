@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,7 @@ _WAITING = (
     "subprocesses and locks there, and do it in the background"
 )
 _EVENLY = "split the work evenly (batch, sequence lengths, padding, experts' load)"
-_OF_OPTIMIZERS = ("addcdiv", "addcmul", "_fused_")
+_OF_OPTIMIZERS = re.compile(r"addcdiv|addcmul|_fused_(?:adamw?|adagrad|sgd)_")
 _SHARDS = (
     "its part of the optimizer is larger: who updates whole parameters, as "
     "ZeroRedundancyOptimizer does, may have the largest; shards of each are even (FSDP2)"
@@ -250,8 +251,7 @@ def _of_larger(more: Inputs, in_step: str, *, several: bool) -> str:
         took = f"{whose} operators take {ms(more.larger_ns)} longer {in_step}"
         return f"{took}, as a dispatch mode runs Python in each: {_DISPATCHES}"
     (size, _, kind), (usual, _, usual_kind) = (its.partition(" ") for its in more.example)
-    updates = any(its in name for its in _OF_OPTIMIZERS for name in more.names)
-    do = _SHARDS if updates else _EVENLY
+    do = _SHARDS if any(map(_OF_OPTIMIZERS.search, more.names)) else _EVENLY
     do = _OTHER_TYPE if size == usual and kind != usual_kind else do
     more_there = f"{named(more.names)}: {ms(more.larger_ns)} {in_step}"
     return (

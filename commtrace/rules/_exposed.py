@@ -9,18 +9,13 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, codes, first_rows, sums
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.run.whole import has_steps
+from commtrace.metrics.run.whole import has_steps, whole
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["Devices", "exposed_ns", "per_device"]
-
-
-def exposed_ns(run: Measures) -> float:
-    """The median device's exposed communication: the number that the table of devices has."""
-    return float(np.median(_communicating(devices(run)).ints("exposed_communication_ns")))
+__all__ = ["Devices", "exposed_in_all_ns", "per_device"]
 
 
 class Devices(Struct, frozen=True, eq=False):
@@ -32,11 +27,6 @@ class Devices(Struct, frozen=True, eq=False):
     free_ns: Int64
     gain_ns: Int64
 
-    @property
-    def in_steps_ns(self) -> float:
-        """The median device's exposed communication, of steps where there are any."""
-        return float(np.median(self.exposed_ns))
-
 
 def per_device(run: Measures) -> Devices:
     """Of each that communicates and whose compute is known, in all steps together."""
@@ -47,6 +37,16 @@ def per_device(run: Measures) -> Devices:
     first = first_rows(place)
     times = (rows.ints("communication_ns"), exposed, free, np.minimum(exposed, free))
     return Devices(rows.ints("rank")[first], *(sums(place, its, first.size) for its in times))
+
+
+def exposed_in_all_ns(run: Measures, found: Devices) -> float:
+    """The median device's exposed communication: in the steps, where shares are of these.
+
+    Else in the whole run, as the table of devices has it.
+    """
+    if whole(run).in_steps:
+        return float(np.median(found.exposed_ns))
+    return float(np.median(_communicating(devices(run)).ints("exposed_communication_ns")))
 
 
 def _communicating(devices: Rows) -> Rows:

@@ -52,11 +52,12 @@ _FUSE = "fuse kernels (torch.compile), capture CUDA graphs, or give each more to
 _CAPTURE = (
     'capture CUDA graphs (torch.compile\'s mode="reduce-overhead"), or give each kernel more to do'
 )
-_COMPILED = "CompiledFunction"
+_COMPILED = re.compile(r"CompiledFunction|Torch-Compiled Region")
 _IN_GAPS = {
     "copy_bucket_to_grad": "gradient_as_bucket_view=True spares DDP copying its buckets back",
     "aten::zero_": "zero_grad(set_to_none=True) zeroes nothing",
-    "_foreach_": "a fused optimizer (fused=True) launches once",
+    "_foreach_add": "a fused optimizer (fused=True) launches once",
+    "_foreach_addcdiv": "a fused optimizer (fused=True) launches once",
 }
 _PART = 0.05  # of the gaps' time
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function: (?:torch::autograd::)?")
@@ -79,11 +80,12 @@ def launching_faster(run: Measures, rank: int, when: Intervals) -> str:
     its = host_meanwhile(run, rank, when)
     least = _PART * total(when)
     many = [(name, time) for name, time in its.operators if time >= least] if its else []
-    do = _CAPTURE if any(_COMPILED in name for name, _ in many) else _FUSE
+    do = _CAPTURE if any(_COMPILED.search(name) for name, _ in many) else _FUSE
     if not many:
         return do
     ran = ", ".join(f"{_operator(name)} for {ms(time)}" for name, time in many[:_NAMED])
-    todo = [do for what, do in _IN_GAPS.items() if any(what in name for name, _ in many)]
+    each = (do for what, do in _IN_GAPS.items() if any(what in name for name, _ in many))
+    todo = [*dict.fromkeys(each)]
     return ": ".join((f"{do}; in the gaps the host runs {ran}", *["; ".join(todo)] * bool(todo)))
 
 

@@ -16,7 +16,7 @@ from commtrace.rules._missing_ranks import missing_ranks
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Unsure", "why_unsure"]
+__all__ = ["Unsure", "may_wait", "why_unsure"]
 
 
 _MOSTLY = 0.75  # of what is exposed
@@ -47,8 +47,8 @@ _UNKNOWN_CORES = Unsure(
 )
 
 
-def why_unsure(run: Measures, operations: Int64) -> Unsure:
-    """Why it is not sure that compute beside these operations would save time."""
+def may_wait(run: Measures, operations: Int64) -> Unsure:
+    """Why it is not sure that these operations are no waiting for ranks that nobody knows of."""
     its = matched(run).operations
     mine = its.take(np.isin(its.ints("operation"), operations))
     expected, present = mine.ints("expected"), mine.ints("present")
@@ -57,6 +57,13 @@ def why_unsure(run: Measures, operations: Int64) -> Unsure:
         return _MISSING
     if len(run.rows("ranks")) > 1 and 2 * (present == 1).sum() > len(mine):
         return _UNMATCHED
+    return Unsure()
+
+
+def why_unsure(run: Measures, operations: Int64) -> Unsure:
+    """Why it is not sure that compute beside these operations would save time."""
+    if (unsure := may_wait(run, operations)).why:
+        return unsure
     on_cpu = run.rows("collectives").coded("device").being("cpu")
     if machines(run) or not on_cpu.any() or not on_cpu.all():
         return Unsure()

@@ -20,12 +20,12 @@ from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream
 from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import far_slower_between_hosts
-from commtrace.rules._exposed import Devices, exposed_ns, per_device
+from commtrace.rules._exposed import Devices, exposed_in_all_ns, per_device
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, longest
 from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
-from commtrace.rules._unsure import why_unsure
+from commtrace.rules._unsure import may_wait, why_unsure
 from commtrace.synthetic import Tiny
 from commtrace.units import ms, percent
 
@@ -94,7 +94,8 @@ class ExposedCommunication(Rule, frozen=True):
         could = float(np.median(found.gain_ns))
         behind = hideable(run) if self._is_much(could, run) else None
         gain, on_top = could if behind is None else min(could, behind.total_ns), None
-        if replayable(run) and self._is_much(gain, run):
+        is_tried = replayable(run) and self._is_much(gain, run)
+        if is_tried:
             full = full_cores(run)
             gain, on_top = self._hidden(run, gain, beside_full_cores=full is not None)
             if full is not None and not self._is_much(gain, run):
@@ -104,20 +105,20 @@ class ExposedCommunication(Rule, frozen=True):
             late, then = beside_backward_ns(run, could, self.min_step_share)
             gain, on_top = (late, then) if late > gain else (gain, on_top)
         hidden = 100 * float(np.median(1 - found.exposed_ns / found.communication_ns))
-        exposed = found.in_steps_ns
+        exposed = float(np.median(found.exposed_ns))
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and self._is_much(gain, run):
             yield self._finding(found, Saving(round(gain), on_top), hidden, run)
-        elif hidden < self.hidden_pct and self._is_large(exposed, run):
+        elif hidden < self.hidden_pct and self._is_large(exposed_in_all_ns(run, found), run):
             unsaved = [*self._on_callers_stream(found, run)] if self._is_large(could, run) else []
             if not unsaved and behind is not None and behind.total_ns < could:
                 unsaved = [self._behind_backward(found, run, behind)]
             if not unsaved:
-                gained = ms(gain) if gain else "nothing"
+                gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
                     "needs communication whose hiding saves time: of the "
                     f"{ms(exposed)}{_each(found)} that runs with no compute beside it compute "
-                    f"could hide {ms(could)}; replayed so, the run gains {gained}"
+                    f"could hide {ms(could)}{gains if is_tried else ''}"
                 )
             yield from unsaved
 
@@ -151,7 +152,7 @@ class ExposedCommunication(Rule, frozen=True):
 
     def _at_once(self, found: Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result: nothing tells what is saved."""
-        if worth_reporting(found.in_steps_ns, run, self.large_step_share):
+        if self._is_large(exposed_in_all_ns(run, found), run):
             why = f"mostly {whose}'s {op}, whose result the next operator needs"
             advice = overlapped(run, asynchronous(run, op), op, starved=False)
             its = self._unsaved(found, run, op, self.large_step_share, why, advice)
@@ -160,7 +161,7 @@ class ExposedCommunication(Rule, frozen=True):
     def _turned(self, found: Devices, run: Measures) -> Finding | None:
         """What is exposed of a mesh that lies the wrong way round; None of another."""
         op, _ = most_exposed(run)
-        if op is None or not worth_reporting(found.in_steps_ns, run, self.large_step_share):
+        if op is None or not self._is_large(exposed_in_all_ns(run, found), run):
             return None
         why = f"mostly {op} across hosts"
         its = self._unsaved(found, run, op, self.large_step_share, why, "")
@@ -190,7 +191,7 @@ class ExposedCommunication(Rule, frozen=True):
         used = cores_used(run) or 0.0
         # Where others take the cores it may be worth hiding once these are gone.
         least = self.large_step_share if used >= FULL else self.min_step_share
-        if not worth_reporting(found.in_steps_ns, run, least):
+        if not worth_reporting(exposed_in_all_ns(run, found), run, least):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
         ops = longest(run)
         most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
@@ -213,9 +214,9 @@ class ExposedCommunication(Rule, frozen=True):
         *more: Evidence,
     ) -> Finding:
         """What is exposed, of which no saving is known."""
-        exposed = found.in_steps_ns
+        exposed = exposed_in_all_ns(run, found)
         share = share_pct(exposed, run)
-        doubt, first = why_unsure(run, _all_of(run, op))
+        doubt, first = may_wait(run, _all_of(run, op))
         return self.finding(
             run.rows("collectives"),
             summary=(
@@ -238,7 +239,7 @@ class ExposedCommunication(Rule, frozen=True):
 
     def _finding(self, found: Devices, gain: Saving, hidden: float, run: Measures) -> Finding:
         share = share_pct(gain.cost_ns, run)
-        exposed = exposed_ns(run)
+        exposed = exposed_in_all_ns(run, found)
         most, part = most_exposed(run)
         op = most or "unknown operations"
         calls, late = asynchronous(run, most), unlaunched_ns(run)

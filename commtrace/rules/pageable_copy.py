@@ -113,7 +113,7 @@ class PageableCopy(Rule, frozen=True):
             summary=(
                 f"{counted(len(slow), f'{kind} copy')}{whose} "
                 f"{'uses' if len(slow) == 1 else 'use'} "
-                f"pageable memory: {moved / max(taken, 1):.3g} GB/s, "
+                f"pageable memory: {measured:.3g} GB/s, "
                 f"where {origin} reach {gb_s:.3g} GB/s; pinned, they would take "
                 f"{ms(moved / gb_s)}, not {ms(taken)}"
                 f"{too}"
@@ -166,8 +166,8 @@ class _Slow(Struct, frozen=True, eq=False):
 
     @property
     def measured_gb_s(self) -> float:
-        """What they reach, the median."""
-        return float(np.median(_gb_s(self.copies)))
+        """What they reach together, while any of them runs."""
+        return self.size_bytes / max(total(self.busy), 1)
 
     @property
     def size_bytes(self) -> int:

@@ -93,7 +93,32 @@ def test_what_tells_nothing_of_a_core(
     assert slower_core(looked_at(run, (40_000, 80_000), looks), [1]) is None
 
 
-@pytest.mark.parametrize("said", [None, 3, [1], [[1, 2, 3]], [["a", 1]]])
+def test_a_rank_of_the_manifest_alone_tells_nothing(training: Callable[..., Measures]) -> None:
+    """Its trace was not given, and no clock of its is known."""
+    run = training(
+        lambda rank, step: 4_000, sleep_us=lambda rank, step: 16_000 * (1 + rank), steps=STEPS
+    )
+    run = looked_at(run, (40_000, 40_000), more=2)
+    assert run.manifest is not None
+    rows = run.manifest["ranks"]
+    every = replace(run, manifest={"ranks": [*rows, *({**rows[1], "rank": n} for n in (-1, 7))]})
+    assert slower_core(every, [1]) == slower_core(run, [1]) == pytest.approx(1)
+    assert not diagnose(every).notes
+    (its,) = diagnose(every, select=["straggler"]).findings
+    assert its.ranks == (1,)
+
+
+def test_looks_need_no_order(training: Callable[..., Measures]) -> None:
+    run = looked_at(training(lambda rank, step: 4_000, steps=STEPS), (40_000, 60_000))
+    assert run.manifest is not None
+    for row in run.manifest["ranks"]:
+        row["machine"]["core_speed"].reverse()
+    assert slower_core(run, [1]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    "said", [None, 3, [1], [[1, 2, 3]], [["a", 1]], [[2**70, 4]] * 3, [[4, 0]] * 3, [[4, -5]] * 3]
+)
 def test_what_cannot_be_a_look_is_none(said: Any, training: Callable[..., Measures]) -> None:
     run = training(lambda rank, step: 4_000, steps=STEPS)
     rows = [{"rank": rank, "machine": {"core_speed": said}} for rank in range(2)]

@@ -123,3 +123,37 @@ def test_what_a_device_does_beside_idle_streams_is_communication_not_compute() -
     pieces = critical_pieces(run.trace()).frame()
     times = (pieces["end_ns"] - pieces["start_ns"]).groupby(pieces["kind"], observed=True).sum()
     assert times.to_dict() == kinds
+
+
+def test_the_first_step_begins_when_gpus_are_done_with_what_was_before() -> None:
+    """Hosts are 9 ms ahead; copies for the first step run beside what they launched before."""
+    run = Tiny(2)
+    for rank in range(2):
+        run.kernel(rank, 500, 9_400)
+        run.copy(rank, 1_200, 100, kind="HtoD", size=1 << 20, source="host", stream=25, step=1)
+        for step in range(1, 4):
+            at, launched = 10_000 * step, BASE_NS + 1_000_000 * step
+            run.step(rank, step, 1_000 * step, 1_000)
+            run.kernel(rank, at, 7_000, step=step, launch_ns=launched)
+            its = {"size": 1 << 20, "step": step, "launch_ns": launched + 1_000}
+            run.collective(rank, "all_reduce", at + 7_000, 2_990, **its)
+    its = run_graph(run.trace())
+    assert its.begin_ns == BASE_NS + 9_900_000
+    assert its.step_ns.tolist() == [10_090_000, 10_000_000, 10_000_000]
+
+
+def test_a_host_waits_for_no_threads_of_gloo_before_its_first_step() -> None:
+    """A broadcast that was called before is under way while it computes."""
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "size": 1 << 20}
+    for rank in range(2):
+        run.collective(rank, "broadcast", 500, 9_400, root=0, **call)
+        for step in range(1, 4):
+            at = 1_000 + 10_000 * (step - 1)
+            run.step(rank, step, at, 10_000)
+            run.op(rank, at, 8_900)
+            run.collective(rank, "all_reduce", at + 8_910, 990, step=step, **call)
+            run.gap(rank, at + 8_910, 990)
+    its = run_graph(run.trace())
+    assert its.begin_ns == BASE_NS + 1_000_000
+    assert its.step_ns.tolist() == [10_000_000, 10_000_000, 9_900_000]

@@ -141,6 +141,27 @@ def test_a_barrier_has_no_size_and_a_scatters_work_no_shape(read: Any, gloo: Any
     assert scatter["dtype"] is None  # only the flight recorder knows it
 
 
+def test_a_monitored_barrier_is_its_callers_and_its_messages_are_none(
+    read: Any, gloo: Any, events: Any
+) -> None:
+    """Rank 0 hears from all, then answers them, on the caller's own thread."""
+    found = read(
+        [
+            gloo.call("send", 0, [[[5]], []], ["", "1"]),
+            gloo.work("send", 1, 1, [5]),
+            events.op("c10d::monitored_barrier_", 10, 40),
+            *(gloo.work("recv", 11 + i, 5, [1], tid=1) for i in range(3)),
+            *(gloo.work("send", 20 + i, 25, [1], tid=1) for i in range(3)),
+        ],
+        distributedInfo=info(WORLD),
+    )
+    sent, barrier = found.collectives
+    assert (sent["op"], sent["size_bytes"], sent["thread"]) == ("send", 20, 1)
+    assert (barrier["op"], barrier["thread"], barrier["provenance"]) == ("barrier", 1, "operator")
+    assert (barrier["duration_ns"], barrier["size_bytes"]) == (40_000, None)
+    assert barrier["launch_ns"] == barrier["start_ns"]
+
+
 def test_reduce_scatter_runs_as_all_reduce(read: Any, gloo: Any) -> None:
     found = read(
         [

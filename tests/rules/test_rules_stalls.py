@@ -146,6 +146,9 @@ def event(category: str, name: str, at: float, long: float, tid: int, **args: in
     [
         (("aten::relu_", "aten::zero_"), "aten::zero_ for 1.8 ms: zero_grad(set_to_none=True)"),
         (("CompiledFunction", "aten::relu_"), "capture CUDA graphs (torch.compile's mode=\"reduce"),
+        (("Torch-Compiled Region: 0/0",), "capture CUDA graphs (torch.compile's mode=\"reduce"),
+        (("aten::_foreach_norm",), "runs aten::_foreach_norm for 3.6 ms; unrecorded"),
+        (("aten::_foreach_addcdiv_",), "for 3.6 ms: a fused optimizer (fused=True)"),
         (("aten::relu_",), "in the gaps the host runs aten::relu_ for 3.6 ms; unrecorded"),
     ],
 )

@@ -196,7 +196,7 @@ def run_graph(run: Measures) -> RunGraph:
         made.ranks(node),
         numbers,
         ends,
-        _begin(run, mine),
+        _begin(run, mine, int(graph.time_ns[ends[0]].max())),
         over_ns,
         own_bits,
         own_call,
@@ -284,14 +284,25 @@ def _ends(
     return tuple(range(len(tenths))), tuple(ended[tenth] for tenth in tenths), over
 
 
-def _begin(run: Measures, mine: Calls) -> int:
+def _begin(run: Measures, mine: Calls, first_end_ns: int) -> int:
     steps = profiler_steps(run)
     if not len(steps):
         return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
     first = steps.take(steps.ints("step") == steps.ints("step").min())
-    rank, start = first.ints("rank"), first.ints("start_ns").copy()
-    for ranks in measured_ranks(run):  # hosts run ahead of what their devices have still to do
+    rank, start = first.ints("rank"), first.ints("start_ns")
+    begins = on_run(run, rank, start)
+    behind = on_run(run, rank, np.maximum(start, _behind_ns(run, rank, mine)))
+    return int(np.where(behind < first_end_ns, behind, begins).max())
+
+
+def _behind_ns(run: Measures, rank: Int64, mine: Calls) -> Int64:
+    """When ranks' GPUs were done with what was launched before the steps, as hosts run ahead.
+
+    NULL of those that use none.
+    """
+    found, with_gpu = np.full(rank.size, NULL), distinct(mine.rank[~mine.on_cpu])
+    for ranks in measured_ranks(run):
         behind: Any = rank_spans(run, *ranks)["behind_ns"]
-        its = np.flatnonzero(np.isin(rank, ranks))
-        start[its] = np.maximum(start[its], behind[np.searchsorted(ranks, rank[its])])
-    return int(on_run(run, rank, start).max())
+        its = np.flatnonzero(np.isin(rank, ranks) & np.isin(rank, with_gpu))
+        found[its] = behind[np.searchsorted(ranks, rank[its])]
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Float64
+from commtrace.arrays import Float64, distinct
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
@@ -30,12 +30,13 @@ def slower_core(run: Measures, ranks: Collection[int], steps: Sequence[int] = ()
     """How many times as long the fixed work took these ranks as others beside them, in the median.
 
     In some steps, as places among the graph's, by default in all. None where no recording says
-    it, and where no other rank is on one of their hosts: that one host is slower is its own.
+    it, and where no other rank is known to be on one of their hosts: that one host is slower than
+    another is its own.
     """
-    times, on = _by_step(run), hosts(run)
-    beside = {on.get(rank) for rank in ranks}
-    mine = [its for rank, its in times.items() if rank in ranks]
-    others = [its for rank, its in times.items() if rank not in ranks and on.get(rank) in beside]
+    times, on, asked = _by_step(run), hosts(run), set(ranks)
+    beside = {on[rank] for rank in asked if rank in on}
+    mine = [its for rank, its in times.items() if rank in asked]
+    others = [its for rank, its in times.items() if rank not in asked and on.get(rank) in beside]
     if not mine or not others:
         return None
     their, usual = np.mean(mine, axis=0), np.median(others, axis=0)
@@ -50,10 +51,11 @@ def _by_step(run: Measures) -> dict[int, Float64]:
     ends = its.end_ns.astype(np.float64)
     begins = np.append(float(its.begin_ns), ends[:-1])
     found = {}
-    for rank, machine in machines(run).items():
-        looks = np.asarray(machine.core_speed or (), dtype=np.int64).reshape(-1, 2)
+    known = machines(run)
+    for rank in distinct(its.calls.rank).tolist():  # others may be known that left no trace
+        looks = (known[rank].core_speed if rank in known else None) or []
         if len(looks) >= _FEW:
-            at = on_run(run, rank, looks[:, 0])
+            at, took = np.asarray(sorted(looks), dtype=np.int64).T
             within = begins + np.linspace(0, 1, 5)[:, None] * (ends - begins)
-            found[rank] = np.interp(within, at, looks[:, 1]).mean(axis=0)
+            found[rank] = np.interp(within, on_run(run, rank, at), took).mean(axis=0)
     return found

@@ -160,8 +160,9 @@ def _shares(run: Measures) -> tuple[Int64, Float64]:
 def works_more(run: Measures, ranks: Collection[int]) -> bool:
     """Whether these ranks' processes surely took more processor time than the others'."""
     took = processor(run, ranks)
-    slower = max(slower_core(run, ranks) or 1.0, 1.0)
-    return took is not None and took.times >= _MORE_WORK * slower
+    if took is None or took.times < _MORE_WORK:
+        return False
+    return took.times >= _MORE_WORK * max(slower_core(run, ranks) or 1.0, 1.0)
 
 
 def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | None:

@@ -77,8 +77,12 @@ def gloo_rows(scan: Scan, context: RankContext) -> Worked:
         return Worked([], 0)
     calls = _calls(scan)
     monitored = [call for call in calls if call.name == _MONITORED]
-    own = {id(work) for work in works if any(_is_within(work, its) for its in monitored)}
-    ran = [_Ran(work, annotation(work.name, work.args)) for work in works if id(work) not in own]
+    nests = by_thread(monitored)
+    ran = [
+        _Ran(work, annotation(work.name, work.args))
+        for work in works
+        if work.thread not in nests or not nests[work.thread].around(work.start_ns)
+    ]
     asked, alone = _matched(
         [_ask(call, context) for call in calls if call.name != _MONITORED],
         sorted(ran, key=lambda r: r.work.start_ns),
@@ -203,11 +207,6 @@ def _call_row(asked: _Asked, context: RankContext) -> dict[str, Any]:
         start_ns=start_ns,
         duration_ns=end_ns - start_ns,
     )
-
-
-def _is_within(work: Call, call: Call) -> bool:
-    after_ns = work.start_ns - call.start_ns
-    return work.thread == call.thread and 0 <= after_ns <= call.duration_ns
 
 
 def _barrier_row(call: Call, context: RankContext) -> dict[str, Any]:
