@@ -79,6 +79,7 @@ def test_attention_of_new_shapes_is_planned_anew(tmp_path: Path) -> None:
 def test_without_operators_or_files_it_is_left_open(tmp_path: Path) -> None:
     run = written(tmp_path, None)
     assert "look at what the host does meanwhile: loading data" in advice(run)
+    run = written(tmp_path, None)
     (tmp_path / "rank0.json").unlink()
     nothing = np.empty(0, np.int64)
     assert host_meanwhile(run.measures, 0, (nothing, nothing)) is None
