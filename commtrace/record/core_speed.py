@@ -22,7 +22,7 @@ class CoreSpeed:
     """
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[int, int]] = deque(maxlen=_MOST)
+        self._looks: deque[list[int]] = deque(maxlen=_MOST)
         self._last_ns = 0
         self._thread: int | None = None
 
@@ -38,9 +38,9 @@ class CoreSpeed:
         now = time.monotonic_ns()
         if now - self._last_ns >= _EVERY_NS:
             self._last_ns = now
-            self._looks.append((time.time_ns(), min(_took_ns() for _ in range(_TRIES))))
+            self._looks.append([time.time_ns(), min(_took_ns() for _ in range(_TRIES))])
 
-    def stop(self) -> list[tuple[int, int]]:
+    def stop(self) -> list[list[int]]:
         """Of each look when it was, in Unix ns, and what the work took of the processor, in ns."""
         self._thread = None
         return [*self._looks]
