@@ -10,6 +10,7 @@ import pytest
 
 import commtrace
 from commtrace.reports import content
+from commtrace.reports.web.step_time import step_time
 from commtrace.reports.web.what_ran import what_ran
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
@@ -79,3 +80,4 @@ def test_a_hosts_events_are_counted_by_their_index(
     assert ("sampled-events" in {note.code for note in run.notes}) is told
     table = str([section.footer for section in content.sections(run.analysis(), 0)])
     assert ("Most events are missing" in table) is told
+    assert ("Most events are missing" in str(step_time(run.analysis()))) is told

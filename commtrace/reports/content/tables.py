@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAR",
+    "FILTERED",
     "Section",
     "collectives",
     "copies",
@@ -27,6 +28,9 @@ __all__ = [
 
 BAR = "█▓▒░·"
 """Glyphs of a bar's parts: compute, with communication, exposed communication, copy, idle."""
+
+FILTERED = "Most events are missing: compute is more, idle and exposed time mean little."
+"""What times are worth that come from a sample of a run's events."""
 
 _DEDUCED = {
     "groups": "† n deduced: all groups that the trace lists are as large.",
@@ -72,9 +76,7 @@ def devices(devices: Rows, bar: int, *, sampled: bool = False) -> Section:
     table = devices.dicts()
     footer = ["Share of the span below each time; compute includes what is overlapped."]
     if sampled:
-        footer.insert(
-            0, "Most events are missing: compute is more, idle and exposed time mean little."
-        )
+        footer.insert(0, FILTERED)
     if bar:
         footer.append(
             f"{BAR[0]} compute  {BAR[1]} with comm.  {BAR[2]} exposed comm.  "

@@ -14,8 +14,10 @@ from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.dimensions import dimensions
 from commtrace.metrics.run.exposed_waits import exposed_waits
+from commtrace.metrics.run.sampled import is_sampled
 from commtrace.metrics.run.whole import step_count
 from commtrace.reports.content import critical_path
+from commtrace.reports.content.tables import FILTERED
 from commtrace.reports.web.alike_bars import alike_bars
 from commtrace.reports.web.bars import Bar, Part, bars, legend
 from commtrace.reports.web.blocks import blocks
@@ -57,6 +59,8 @@ def _by_rank(run: Measures) -> Markup | None:
     drawn = [_device(its, steps, several) for its in merged]
     longest = max(sum(part.length for part in bar.parts) for bar in drawn)
     hint = ["A step on average." if steps > 1 else "The whole recording."]
+    if is_sampled(run):
+        hint.append(FILTERED)
     if len(merged) < len(known):
         hint.append(f"A bar is the mean of up to {len(merged[0])} ranks.")
     return tag(
