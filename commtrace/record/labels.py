@@ -70,7 +70,7 @@ class Waits:
     called whenever it has waited.
     """
 
-    def __init__(self, behind: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, behind: Callable[[], object]) -> None:
         self._before: Callable[..., Any] | None = None
         self._behind = behind
 

@@ -9,7 +9,12 @@ import numpy as np
 from commtrace.arrays import Bool, Int64, rows_by
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.rank.activity import work
-from commtrace.metrics.rank.exposed_calls import asynchronous, exposed_ns, most_exposed
+from commtrace.metrics.rank.exposed_calls import (
+    asynchronous,
+    exposed_ns,
+    most_exposed,
+    rows_of_operation,
+)
 from commtrace.metrics.run.group_dimensions import dimensions_of, group_dimensions
 from commtrace.metrics.run.waits import matched
 
@@ -47,7 +52,7 @@ def mostly_needed_at_once(run: Measures) -> tuple[str, str] | None:
 
 def is_hidden(run: Measures, op: str) -> bool:
     """Whether something of note of an operation's time runs beside compute."""
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
+    rows = rows_of_operation(run, op)
     time_ns = run.rows("collectives", rows).ints("duration_ns").clip(min=0).sum()
     return bool(exposed_ns(run, rows).sum() < (1 - _HIDDEN) * time_ns)
 
@@ -59,7 +64,7 @@ def needed_at_once(run: Measures) -> Bool:
 
 def on_callers_stream(run: Measures, op: str) -> bool:
     """Whether most of an operation's time is on streams of GPUs that compute, too."""
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
+    rows = rows_of_operation(run, op)
     time_ns = run.rows("collectives", rows).ints("duration_ns")
     return bool(2 * time_ns[beside_compute(run, rows)].sum() > time_ns.sum())
 
@@ -81,7 +86,7 @@ def beside_compute(run: Measures, rows: Int64) -> Bool:
 
 def whose(run: Measures, op: str) -> str | None:
     """Of which such dimension most of an operation's exposed time is; None of none."""
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
+    rows = rows_of_operation(run, op)
     its = dimensions_of(run, matched(run).matches.coded("communicator").take(rows))
     time_ns = exposed_ns(run, rows)
     for said, name in DIMENSION.items():

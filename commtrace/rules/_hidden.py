@@ -18,7 +18,7 @@ from commtrace.causal.edits.wait_edits import called_earlier
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import mended_lags
-from commtrace.metrics.rank.exposed_calls import most_exposed
+from commtrace.metrics.rank.exposed_calls import most_exposed, rows_of_operation
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._at_once import beside_compute, needed_at_once
 from commtrace.rules._backward import backward_alone_ns
@@ -62,7 +62,7 @@ def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tup
     op, _ = most_exposed(run)
     if op is None or not of_gradients_late(run, op):
         return 0.0, 0
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
+    rows = rows_of_operation(run, op)
     rows = rows[beside_compute(run, rows)]
     backward = backward_alone_ns(run) if rows.size else None
     if backward is None:

@@ -8,10 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes
 from commtrace.comms import DDP_FORWARD, element_bytes
-from commtrace.metrics.rank.exposed_calls import (
-    Called,
-    exposed_ns,
-)
+from commtrace.metrics.rank.exposed_calls import Called, exposed_ns, rows_of_operation
 from commtrace.metrics.rank.phases import launching_threads, phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.whole import has_steps
@@ -84,7 +81,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             f"{op} runs asynchronously already, but the compute after it was not launched yet: "
             "see to the host first, which launches too late"
         )
-    rows = np.flatnonzero(run.rows("collectives").coded("op").being(op))
+    rows = rows_of_operation(run, op)
     if fused(run.rows("collectives", rows)):
         return (
             f"{op} is overlapped in chunks with its matmul already: larger matmuls, or fewer ranks "
@@ -131,8 +128,8 @@ def _is_of_layers(run: Measures, op: str, rows: Int64) -> bool:
         its.startswith((DDP_FORWARD, *_SHARDING_LABELS)) for its in labels
     ):
         return False
-    gathers = np.flatnonzero(calls.coded("op").being("all_gather"))
-    gathered, reduced = (np.sort(calls.ints("size_bytes")[its]) for its in (gathers, rows))
+    each = (rows_of_operation(run, "all_gather"), rows)
+    gathered, reduced = (np.sort(calls.ints("size_bytes")[its]) for its in each)
     return rows.size > 0 and np.array_equal(gathered, reduced)
 
 
@@ -187,7 +184,7 @@ def of_gradients_late(run: Measures, op: str) -> bool:
     something else, as the norm of what was reduced.
     """
     calls = run.rows("collectives")
-    rows = np.flatnonzero(calls.coded("op").being(op))
+    rows = rows_of_operation(run, op)
     in_backward = calls.coded("op").where(REDUCTIONS.__contains__) & phases(run).being("backward")
     if op not in REDUCTIONS or in_backward.any():
         return False

@@ -40,10 +40,11 @@ _NEAR_NS = 10_000_000  # of copies to and from the GPU, between pickling and sen
 _NS_PER_BYTE = 50  # 20 MB/s: what is pickled more slowly was not there before
 _LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, printing, compiling, Python outside of torch"
+_FUSED = "a fused optimizer (fused=True) launches once"
 _REMEDIES = {
     "flatten_dense_tensors": "DDP packs its module's buffers to send rank 0's: "
     "broadcast_buffers=False, if each rank may keep its own (BatchNorm's statistics)",
-    "_foreach_": "a fused optimizer (fused=True) launches once",
+    "_foreach_": _FUSED,
     "scaled_dot_product": "cuDNN plans attention anew for each new shape, tens of ms each: pad to "
     "few lengths, or torch.backends.cuda.enable_cudnn_sdp(False)",
     "dynamo": f"torch.compile compiles anew, {COMPILES}",
@@ -56,8 +57,7 @@ _COMPILED = re.compile(r"CompiledFunction|Torch-Compiled Region")
 _IN_GAPS = {
     "copy_bucket_to_grad": "gradient_as_bucket_view=True spares DDP copying its buckets back",
     "aten::zero_": "zero_grad(set_to_none=True) zeroes nothing",
-    "_foreach_add": "a fused optimizer (fused=True) launches once",
-    "_foreach_addcdiv": "a fused optimizer (fused=True) launches once",
+    "_foreach_add": _FUSED,  # addcdiv and addcmul, too; not norms, which clip gradients
 }
 _PART = 0.05  # of the gaps' time
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function: (?:torch::autograd::)?")
@@ -84,8 +84,7 @@ def launching_faster(run: Measures, rank: int, when: Intervals) -> str:
     if not many:
         return do
     ran = ", ".join(f"{_operator(name)} for {ms(time)}" for name, time in many[:_NAMED])
-    each = (do for what, do in _IN_GAPS.items() if any(what in name for name, _ in many))
-    todo = [*dict.fromkeys(each)]
+    todo = [do for what, do in _IN_GAPS.items() if any(what in name for name, _ in many)]
     return ": ".join((f"{do}; in the gaps the host runs {ran}", *["; ".join(todo)] * bool(todo)))
 
 

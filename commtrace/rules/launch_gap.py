@@ -178,7 +178,7 @@ class LaunchGap(Rule, frozen=True):
                 "a host that a copy blocks: gaps next to a copy from or to it are not counted",
                 "CUDA graphs: what one launch starts together is not late",
             ),
-            advice=(f"{bucket}{launching_faster(run, line.rank, when)}; {_recorded(run)}"),
+            advice=f"{bucket}{launching_faster(run, line.rank, when)}; {_recorded(run)}",
             confidence="medium",
         )
 

@@ -17,7 +17,14 @@ from commtrace.table import Coded, Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Called", "asynchronous", "exposed_ns", "most_exposed", "unlaunched_ns"]
+__all__ = [
+    "Called",
+    "asynchronous",
+    "exposed_ns",
+    "most_exposed",
+    "rows_of_operation",
+    "unlaunched_ns",
+]
 
 _BESIDE = 0.25  # of the calls of a kind: the last one of a backward pass has nothing beside it
 _INEXACT_NS = 1_000  # by which what waits for each other can seem to run at once
@@ -37,6 +44,11 @@ def most_exposed(run: Measures) -> tuple[str | None, float]:
         return None, 100.0
     most = max((*sorted(op.names), None), key=lambda name: total[name])
     return most, 100 * (total[most] / sum(each.tolist()))
+
+
+def rows_of_operation(run: Measures, op: str) -> Int64:
+    """The rows of ``collectives`` that are of an operation."""
+    return np.flatnonzero(run.rows("collectives").coded("op").being(op))
 
 
 class Called(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from commtrace.reader.nesting import outermost
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["HostMeanwhile", "host_meanwhile"]
+__all__ = ["HostMeanwhile", "host_meanwhile", "outermost_operators"]
 
 
 class HostMeanwhile(Struct, frozen=True):
@@ -51,8 +52,11 @@ def host_meanwhile(run: Measures, rank: int, when: Intervals) -> HostMeanwhile |
 def _outermost(run: Measures, rank: int) -> Hosted | None:
     """The operators of a rank's file that no others call."""
     file = file_of(run, rank)
-    if file is None:
-        return None
+    return None if file is None else outermost_operators(file)
+
+
+def outermost_operators(file: Path) -> Hosted | None:
+    """The operators of a file that no others call; None where it cannot be read again."""
     try:
         its = host_operators(file)
     except TraceError:

@@ -10,11 +10,9 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.engine import each, for_files
-from commtrace.errors import TraceError
 from commtrace.measures import measure
+from commtrace.metrics.rank.host_meanwhile import outermost_operators
 from commtrace.metrics.rank.rank_file import file_of
-from commtrace.reader.json import host_operators
-from commtrace.reader.nesting import outermost
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -97,15 +95,13 @@ def _in_median(ranks: Sequence[Mapping[str, _Often]]) -> dict[str, _Often]:
 
 
 def _operators(file: Path) -> dict[str, _Often]:
-    try:
-        its = host_operators(file)
-    except TraceError:
+    its = outermost_operators(file)
+    if its is None:
         return {}
-    top = np.flatnonzero(outermost(its.thread, its.start_ns, its.duration_ns))
-    name, duration = its.name.take(top), its.duration_ns[top]
+    name = its.name
     order = np.argsort(name.codes, kind="stable")
     ends = np.cumsum(np.bincount(name.codes, minlength=len(name.names)))
-    of_each = np.split(duration[order], ends[:-1])
+    of_each = np.split(its.duration_ns[order], ends[:-1])
     return {
         name.names[code]: _Often(times.size, float(np.median(times)))
         for code, times in enumerate(of_each)

@@ -90,7 +90,7 @@ def gloo_rows(scan: Scan, context: RankContext) -> Worked:
     done = [each for each in asked if each.complete]
     rows = [_call_row(each, context) for each in done]
     rows += [_work_row(work, context) for work in alone]
-    rows += [_barrier_row(call, context) for call in monitored]
+    rows += [_call_row(_by_itself(call, context), context) for call in monitored]
     return Worked(rows, len(asked) - len(done))
 
 
@@ -138,6 +138,13 @@ def _ask(call: Call, context: RankContext) -> _Asked:
     else:
         sizes = [facts.out_elements if facts.op == "recv" else facts.in_elements]
     return _Asked(call, facts, place, Counter((ran, size) for size in sizes))
+
+
+def _by_itself(call: Call, context: RankContext) -> _Asked:
+    """A call that is its own work."""
+    its = _ask(call, context)
+    its.works.append(_Ran(call, its.facts))
+    return its
 
 
 def _shards(call: Call, place: GroupPlace, context: RankContext) -> int | None:
@@ -206,24 +213,6 @@ def _call_row(asked: _Asked, context: RankContext) -> dict[str, Any]:
         thread=call.thread,
         start_ns=start_ns,
         duration_ns=end_ns - start_ns,
-    )
-
-
-def _barrier_row(call: Call, context: RankContext) -> dict[str, Any]:
-    facts = operator(call.name, call.args)
-    return row(
-        context,
-        context.place(facts, None, call, ("barrier",)),
-        facts,
-        executed="barrier",
-        provenance="operator",
-        name=call.name,
-        device="cpu",
-        stream=call.thread,
-        launch_ns=call.start_ns,
-        thread=call.thread,
-        start_ns=call.start_ns,
-        duration_ns=call.duration_ns,
     )
 
 
