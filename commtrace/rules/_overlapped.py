@@ -54,6 +54,11 @@ _WAYS = (
 )
 _ZERO = "ZeRO-3: stage3_prefetch_bucket_size"
 _KEEP = ", or keep them after forward where memory allows (reshard_after_forward=False)"
+_FSDP_REDUCES = (
+    "FSDP calls reduce_scatter itself, as soon as backward has made a unit's gradients: reduce "
+    "them less often (set_requires_gradient_sync(False) for all micro-batches but the last)"
+)
+_REDUCE_DTYPE = ", or in fewer bytes (MixedPrecisionPolicy's reduce_dtype)"
 _NO_PARAMETERS = (
     "; if these are activations, as a graph's nodes or a sequence's keys, send each rank only the "
     "part that it needs (all_to_all)"
@@ -100,6 +105,8 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             "gradients as they are ready, as DDP does (register_post_accumulate_grad_hook, "
             "async_op=True), and wait before the optimizer's step"
         )
+    if held and op == "reduce_scatter" and _is_labelled(run):
+        return _FSDP_REDUCES + ("" if _in_half(run, rows) else _REDUCE_DTYPE)
     if not count or (held and not (of_backward and starts_late(run, rows))):
         which = f"the {held} of {count} {op} that hold up their device"
         return (

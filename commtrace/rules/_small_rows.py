@@ -19,9 +19,7 @@ from commtrace.metrics.run.bandwidth import on_gpus
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._latency import Latency, Served
-from commtrace.rules._together import sizes, time_taken
 from commtrace.table import Rows
-from commtrace.units import counted
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -35,10 +33,11 @@ _READING = 3  # latencies, in which a host reads a result and calls the next, co
 
 
 class SmallRows(Struct, frozen=True, eq=False):
-    """Operations of one kind in rows, ``fewer`` of which would do: those that could join another.
+    """Operations of one kind that could be ``fewer``: those in rows that could join another.
 
     ``share`` is that of latency in their time, ``mean_ns`` what each has of a row's time. What one
-    in place of each row saves is the edit ``in_one``, and about ``estimate_ns``.
+    in place of each row saves is the edit ``in_one``, and about ``estimate_ns``. Where rows are
+    ``paused``, though one step has them, fewer yet may do.
     """
 
     joining: Rows
@@ -48,7 +47,7 @@ class SmallRows(Struct, frozen=True, eq=False):
     mean_ns: float
     estimate_ns: float
     in_one: Edit
-    said: str
+    paused: bool = False
 
 
 def small_rows(
@@ -68,7 +67,7 @@ def small_rows(
     fewer = int((of_row.count - 1).sum())
     saved = of_row.took_ns - known.ns - of_row.moving_ns
     in_rows = small.take(several[row])
-    joining, op = in_rows.operations, str(in_rows.operations.coded("op").at(0))
+    joining = in_rows.operations
     share = min(known.ns / float(np.median(in_rows.typical_ns)), 1.0)
     mean_ns = float(of_row.took_ns[several].sum()) / len(joining)
     return SmallRows(
@@ -79,9 +78,7 @@ def small_rows(
         mean_ns,
         float(saved[several].clip(min=0).sum()),
         _joined(run, small, row, known.ns + of_row.moving_ns),
-        f"{counted(len(joining), op)} of {sizes(joining)} each follow one another, and "
-        f"{time_taken(share, known.ns, mean_ns, known.assumed)}: "
-        f"{_left(run, small, rows, len(joining) - fewer)} would do",
+        _are_paused(run, small, rows),
     )
 
 
@@ -129,14 +126,14 @@ def _buckets(small: Served, row: Int64, bucket_bytes: int) -> Int64:
     return codes(row, full)
 
 
-def _left(run: Measures, small: Served, row: Int64, count: int) -> str:
-    """How many would do: fewer yet if pauses alone part rows of one step."""
+def _are_paused(run: Measures, small: Served, row: Int64) -> bool:
+    """Whether pauses alone part rows of one step."""
     number = matched(run).matches.ints("operation")
     step = np.full(1 + number.max(), NULL)
     step[number] = run.rows("collectives").ints("step")
     own = step[small.operations.ints("operation")]
     paused = (np.diff(row) > 0) & (np.diff(small.place) == 1) & (np.diff(own) == 0)
-    return f"at most {count}" if paused.any() else f"{count}"
+    return bool(paused.any())
 
 
 def _joined(run: Measures, small: Served, row: Int64, time_ns: Float64) -> Edit:

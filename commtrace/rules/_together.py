@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +10,14 @@ import numpy as np
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.run.called_in import in_backward
 from commtrace.rules._less import sharded
-from commtrace.units import mb, ms, percent
+from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.rules._small_rows import SmallRows
     from commtrace.table import Rows
 
-__all__ = ["sent_together", "sizes", "time_taken"]
+__all__ = ["follow_one_another", "sent_together"]
 
 _OF_AUTOGRAD = (
     "on gloo the gradient of torch.distributed.nn's all_gather and all_to_all is a scatter from "
@@ -30,14 +32,26 @@ _LARGER_UNITS = (
 _DELAYED = 1.5  # times the latency: that explains no such saving
 
 
-def sizes(its: Rows) -> str:
+def follow_one_another(its: Rows, kinds: Sequence[SmallRows]) -> str:
+    """What is to be said of operations of one name, of one or several groups alike."""
+    most = max(kinds, key=lambda kind: kind.estimate_ns)
+    taken = _time_taken(most.share, most.latency.ns, most.mean_ns, most.latency.assumed)
+    what = f"{counted(len(its), str(its.coded('op').at(0)))} of {_sizes(its)} each"
+    left = len(its) - sum(kind.fewer for kind in kinds)
+    if not left:
+        return f"{what} are of units far smaller than others, and {taken}: none is needed"
+    at_most = "at most " * any(kind.paused for kind in kinds)
+    return f"{what} follow one another, and {taken}: {at_most}{left} would do"
+
+
+def _sizes(its: Rows) -> str:
     """The bytes that each of these operations has, or the least and the most."""
     size = its.ints("size_bytes")
     least, most = mb(float(size.min())), mb(float(size.max()))
     return most if least == most else f"{least} to {most}"
 
 
-def time_taken(share: float, latency_ns: float, mean_ns: float, assumed: str = "") -> str:
+def _time_taken(share: float, latency_ns: float, mean_ns: float, assumed: str = "") -> str:
     """What share of their time is latency; with the mean, where much else delays some.
 
     ``assumed`` says from what, unless that is measured.

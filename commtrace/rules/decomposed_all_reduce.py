@@ -15,7 +15,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
-from commtrace.metrics.run.whole import worth_reporting
+from commtrace.metrics.run.whole import has_steps, step_count, worth_reporting
 from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SIGNIFICANT = 0.05
+_SEVERAL = 4
 
 
 class DecomposedAllReduce(Rule, frozen=True):
@@ -59,10 +60,10 @@ class DecomposedAllReduce(Rule, frozen=True):
 
     Blind spots
         A trace shows no addresses: that both work on one tensor follows from size, order and from
-        nothing running in between. Work of others between the two, even a division by the number
-        of ranks, makes it look like sharding, and the rule does not fire. Nor does it where the
-        same all_gather also runs without its reduce_scatter, as in FSDP. Without an all_reduce of
-        the tensor beside it, bytes in excess are not detected.
+        nothing but copies and scaling (a division by the number of ranks) running in between. Other
+        work between the two makes it look like sharding, and the rule does not fire. Nor does it
+        where the same all_gather also runs without its reduce_scatter, as in FSDP. Without an
+        all_reduce of the tensor beside it, bytes in excess are not detected.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("emulated-operation", "exposed-communication")
@@ -122,7 +123,7 @@ class DecomposedAllReduce(Rule, frozen=True):
                 *spread(pair, once),
             ),
             ruled_out=tuple(ruled_out(pair, once, len(run.rows("ranks")))),
-            advice=self._advice(pair, once),
+            advice=self._advice(pair, once) + _and_flat(run, pair),
             confidence=self._confidence(pair, once, len(run.rows("ranks"))),
         )
 
@@ -178,6 +179,15 @@ def _as_one(run: Measures, pair: Pair, once: Reference) -> Edit:
         return joined(run, later, gone, np.where(later, once.time_ns, 0.0), lag_ns)
 
     return edit
+
+
+def _and_flat(run: Measures, pair: Pair) -> str:
+    """That tensors can go together, where each step has several in a row, of whatever sizes."""
+    its = [other for other in pairs(run) if other.communicator == pair.communicator]
+    count = sum(len(other.times) for other in its) / max(step_count(run), 1)
+    if not has_steps(run) or count < _SEVERAL:
+        return ""
+    return f"; {count:.0f} tensors go that way in each step: flatten them into one"
 
 
 def _median(pair: Pair, time: str) -> float:

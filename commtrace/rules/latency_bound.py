@@ -13,19 +13,19 @@ from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import full_cores
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
+from commtrace.metrics.run.group_dimensions import kin
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._latency import Served, latency_of
 from commtrace.rules._rule import Rule
 from commtrace.rules._small_rows import SmallRows, small_rows
-from commtrace.rules._together import sent_together
+from commtrace.rules._small_units import SHARDING, small_units
+from commtrace.rules._together import follow_one_another, sent_together
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-
-_SHARDING = ("all_gather", "reduce_scatter")  # of the same units: what is sharded too finely
 
 
 class LatencyBound(Rule, frozen=True):
@@ -36,7 +36,10 @@ class LatencyBound(Rule, frozen=True):
         is more than ``min_latency_share`` of what their size takes in the median, in rows without
         a pause: on every rank the next begins within one latency, at most a millisecond, of the
         last one's end, so that little was computed in between, and they could have been one. So
-        they could where GPUs are idle until the host calls the next, for up to 100 µs.
+        they could where GPUs are idle until the host calls the next, for up to 100 µs. And
+        all_gathers and reduce_scatters of sharded parameters, whatever is computed in between,
+        if they are a tenth of the group's largest: those of units that could be part of others.
+        Groups alike, as of one dimension of a mesh, are one finding.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
         the fit is off by at most ``max_residual`` in the messages' mean. With NCCL else it is what
         a hundred collectives or more take alike, one twice as large as another; or what NCCL's own
@@ -82,15 +85,18 @@ class LatencyBound(Rule, frozen=True):
         known = known.take(known.flags("exact"))
         group, op, dtype = (known.coded(name) for name in ("communicator", "op", "dtype"))
         every = Served(known, nth(codes(group)), typical_ns(known))
-        looked, found = False, dict[str, list[SmallRows]]()
+        looked, found = False, dict[tuple[str | None, ...], list[SmallRows]]()
         for some in map(every.take, grouped(group, op, dtype)):
             latency = latency_of(run, some, self.max_bytes, self.max_residual)
             if latency is None:
                 continue
             looked = True
-            its = small_rows(run, some, latency, self.min_latency_share, self.bucket_bytes)
+            share = self.min_latency_share
+            its = small_units(run, some, latency, share) or small_rows(
+                run, some, latency, share, self.bucket_bytes
+            )
             if its is not None:
-                found.setdefault(_cause(its.joining), []).append(its)
+                found.setdefault(_cause(run, its.joining), []).append(its)
         findings = (self._finding(run, known, kinds) for kinds in found.values())
         many = [its for its in findings if its is not None]
         yield from enough(many, self.min_count, "small operation", "in rows")
@@ -104,7 +110,9 @@ class LatencyBound(Rule, frozen=True):
         self, run: Measures, known: Rows, kinds: list[SmallRows]
     ) -> tuple[int, Finding] | None:
         """A finding of what has one cause, with how many operations it is about."""
-        estimate = sum(its.estimate_ns for its in kinds)
+        by_name = _by_name(kinds)
+        # Groups alike communicate at once.
+        estimate = sum(max(its.estimate_ns for its in alike) for alike in by_name)
         if not worth_reporting(estimate, run, self.min_step_share):
             return None
 
@@ -117,13 +125,15 @@ class LatencyBound(Rule, frozen=True):
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return None
         most = max(kinds, key=lambda its: its.estimate_ns)
-        numbers = np.concatenate([its.joining.ints("operation") for its in kinds])
-        joining = known.take(np.isin(known.ints("operation"), numbers))
+        joining = _joining(known, kinds)
         full = full_cores(run)
         unsure = f" (not sure: {full}, for which each waits, too)" if full else ""
         finding = self.finding(
             joining,
-            summary="; ".join(its.said for its in kinds) + unsure,
+            summary="; ".join(
+                follow_one_another(_joining(known, alike), alike) for alike in by_name
+            )
+            + unsure,
             streams=streams(joining, run),
             saving=gain,
             evidence=(
@@ -154,10 +164,27 @@ class LatencyBound(Rule, frozen=True):
         return _all_reduces(pause_us=200)
 
 
-def _cause(its: Rows) -> str:
-    """What operations of one kind have in common with others of the same cause."""
+def _by_name(kinds: list[SmallRows]) -> list[list[SmallRows]]:
+    named: dict[str | None, list[SmallRows]] = {}
+    for its in kinds:
+        named.setdefault(its.joining.coded("op").at(0), []).append(its)
+    return [*named.values()]
+
+
+def _joining(known: Rows, kinds: list[SmallRows]) -> Rows:
+    """The operations of several kinds."""
+    numbers = np.concatenate([its.joining.ints("operation") for its in kinds])
+    return known.take(np.isin(known.ints("operation"), numbers))
+
+
+def _cause(run: Measures, its: Rows) -> tuple[str | None, ...]:
+    """What operations of one kind have in common with others of the same cause.
+
+    Groups alike, as those of one dimension of a mesh, run the same program.
+    """
     group, op, dtype = (its.coded(name).at(0) for name in ("communicator", "op", "dtype"))
-    return f"{group}" if op in _SHARDING else f"{group} {op} {dtype}"
+    alike = kin(run).get(group, group)
+    return (alike,) if op in SHARDING else (alike, op, dtype)
 
 
 def _all_reduces(pause_us: float) -> Measures:

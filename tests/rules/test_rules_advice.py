@@ -191,6 +191,20 @@ def test_who_shards_has_no_options_of_ddp(label: str, told: str) -> None:
     assert {its for its in options if its in advice} == {told}
 
 
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [("FSDP::post_backward_reduce (a)", "set_requires_gradient_sync"), ("b", "start reduce_scat")],
+)
+def test_what_fsdp_calls_no_program_can_start(label: str, told: str) -> None:
+    run = Tiny(ranks=2, backend="gloo")
+    for rank, i in product((0, 1), range(10)):
+        start = 2000 * i
+        run.op(rank, start, 500)
+        run.step(rank, i, start + 500, 400, label=label)
+        run.collective(rank, "reduce_scatter", start + 500, 400, size=1 << 20)
+    assert told in found(run.trace(), "exposed-communication").advice
+
+
 @pytest.mark.parametrize(("within_us", "told"), [(10, True), (200, False)])
 def test_operations_that_are_far_slower_between_hosts_tell_of_the_network(
     within_us: float, told: bool

@@ -245,6 +245,39 @@ def test_on_two_streams_and_beside_unrelated_compute_it_is_still_one() -> None:
     assert finding.streams == (30, 31)
 
 
+@pytest.mark.parametrize(("work", "fires"), [("aten::div_", True), ("aten::addcdiv_", False)])
+def test_a_root_that_averages_between_does_no_more_than_an_all_reduce(
+    work: str, fires: bool
+) -> None:
+    run = Tiny(2, backend="gloo")
+    for step in range(12):
+        for rank in range(2):
+            run.step(rank, step, step * 10_000, 10_000)
+        for tensor, size in enumerate([1 << 10, 1 << 18] * 2):
+            start = step * 10_000 + 2_000 * tensor
+            for rank in range(2):
+                run.collective(rank, "reduce", start, 400, size=size, root=0)
+                run.collective(rank, "broadcast", start + 450, 400, size=size, root=0)
+            run.op(0, start + 410, 20, name=work)
+    findings = found(run.trace())
+    assert len(findings) == (2 if fires else 0)  # one for each size
+    for finding in findings:
+        assert "; 4 tensors go that way in each step: flatten them" in finding.advice
+
+
+@pytest.mark.parametrize(("functor", "fires"), [("BUnaryFunctor", True), ("BinaryFunctor", False)])
+def test_so_does_a_kernel_that_scales_by_a_number(functor: str, fires: bool) -> None:
+    name = f"vectorized_elementwise_kernel<4, at::native::{functor}<float, MulFunctor<float>>>"
+    run = Tiny(2)
+    for step in range(12):
+        start = step * 1000
+        for rank in range(2):
+            run.collective(rank, "reduce", start, 200, size=1 << 20, root=0)
+            run.kernel(rank, start + 210, 10, name=name)
+            run.collective(rank, "broadcast", start + 230, 200, size=1 << 20, root=0)
+    assert bool(found(run.trace())) == fires
+
+
 def test_a_sum_across_nodes_between_the_two_uses_the_shards() -> None:
     run = Tiny(4)
     run.groups |= {"node": (0, 1), "across": (0, 2)}

@@ -252,6 +252,41 @@ class TestLatencyBound:
         assert finding.confidence == confidence
         assert ("50 % of the CPU cores" in finding.summary) == (confidence == "low")
 
+    def test_groups_of_one_dimension_are_one_finding(self) -> None:
+        run = Tiny(4)
+        run.groups |= {"dp0": (0, 2), "dp1": (1, 3)}
+        now = 0.0
+        for size in [*self.LARGE, *[8_000] * 30]:
+            took = 20 + size / 1e5
+            for rank in range(4):
+                run.collective(rank, "all_reduce", now, took, size=size, group=f"dp{rank % 2}")
+            now += took + 2
+        (finding,) = found(run.trace(), "latency-bound")
+        assert "60 all_reduces of 8 kB each follow one another" in finding.summary
+        assert "2 would do" in finding.summary
+        assert finding.cost_ns == pytest.approx(29 * (20_000 + 2_000), rel=0.05)
+
+    @pytest.mark.parametrize(("scatters", "fires"), [(True, True), (False, False)])
+    def test_units_far_smaller_than_others_are_needless(self, scatters: bool, fires: bool) -> None:
+        """A layer's norms as units of their own: between their gathers is what layers compute."""
+        run = Tiny(2)
+        now = 0.0
+        for _ in range(12):
+            for size in (16 * MB, 1_000, 1_000):
+                took = 20 + size / 1e5
+                for rank in range(2):
+                    run.collective(rank, "all_gather", now, took, size=size)
+                    run.kernel(rank, now + took + 1, 50)
+                now += took + 60
+        for rank in range(2 if scatters else 0):
+            run.collective(rank, "reduce_scatter", now, 180, size=16 * MB)
+        findings = found(run.trace(), "latency-bound")
+        assert len(findings) == fires
+        for finding in findings:
+            assert "24 all_gathers of 1 kB each are of units far smaller" in finding.summary
+            assert "shard whole blocks" in finding.advice
+            assert finding.cost_ns == pytest.approx(24 * 20_000, rel=0.1)
+
     @pytest.mark.parametrize(("small", "pause_us"), [(60, 25), (9, 2)])
     def test_with_a_pause_or_few_there_is_nothing_to_join(
         self, small: int, pause_us: float

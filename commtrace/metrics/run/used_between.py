@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,9 @@ __all__ = ["MOVES", "used_between"]
 _FOREVER = np.iinfo(np.int64).max
 MOVES = ("as_strided", "chunk", "copy_", "detach", "empty", "narrow", "select", "slice", "view")
 """Operators that make nothing: on a CPU the backend itself moves what it received to its place."""
-_MOVES = frozenset(f"aten::{name}" for name in MOVES)
+_SCALES = ("div", "div_", "mul", "mul_", "true_divide")
+_KEEP = frozenset(f"aten::{name}" for name in (*MOVES, *_SCALES))
+_SCALING_KERNEL = re.compile(r"UnaryFunctor<.*(?:Mul|Div)Functor")
 
 
 class _Work(NamedTuple):
@@ -49,7 +52,8 @@ def used_between(run: Measures, operations: Rows, first: Int64, second: Int64) -
     They are rows of ``operations``, which are ``sequences``. It can have used the first, and have
     fed the second, if it was launched between the two, began after the first ended and ended before
     the second began: a kernel, a copy, an operator on the CPU, or one of the ``operations`` of
-    another group. Of a reduce with a known root only what its root does counts: the others hold no
+    another group. What is scaled, as by the number of ranks, is still what was reduced: an average
+    is no use. Of a reduce with a known root only what its root does counts: the others hold no
     sum.
     """
     used: Bool = np.zeros(first.size, np.bool_)
@@ -92,12 +96,13 @@ def _any_inside(both: _Between, work: _Work, mine: Int64) -> Bool:
 def _work(run: Measures, operations: Rows) -> Iterator[_Work]:
     """What may use data, one kind at a time."""
     for kernels in blocks(run, "kernels"):
-        yield _of(kernels, kernels.coded("kind").being("compute"))
+        scales = kernels.coded("name").where(lambda name: bool(_SCALING_KERNEL.search(name)))
+        yield _of(kernels, kernels.coded("kind").being("compute") & ~scales)
     for copies in blocks(run, "copies"):
         yield _of(copies, ~copies.coded("kind").being("Memset"))
     ops = run.rows("ops")
-    moves = ops.coded("name").where(_MOVES.__contains__)
-    ops = ops.take(ops.coded("kind").being("compute") & ~moves)
+    keep = ops.coded("name").where(_KEEP.__contains__)
+    ops = ops.take(ops.coded("kind").being("compute") & ~keep)
     start = ops.ints("start_ns")
     on_cpu = Coded(np.zeros(start.size, np.int32), ("cpu",))
     yield _Work(ops.ints("rank"), on_cpu, start, start + ops.ints("duration_ns"), start)
