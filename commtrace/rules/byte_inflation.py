@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, grouped
-from commtrace.causal.savings import Saving, of_transfers
+from commtrace.arrays import NULL, Float64, grouped
+from commtrace.causal.edits.reduced_gathers import all_reduced
+from commtrace.causal.savings import Edit, Saving, of_transfers, saving
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
-from commtrace.metrics.run.used_gathers import summed_gathers
+from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
@@ -21,7 +22,6 @@ from commtrace.units import mb, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-    from commtrace.table import Rows
 
 
 class ByteInflation(Rule, frozen=True):
@@ -33,7 +33,7 @@ class ByteInflation(Rule, frozen=True):
         all_gather to n times that: at least ``inflation`` times the bytes that summing the
         tensor takes, and at least ``min_step_share`` of the steps' time.
         On CPUs also an all_gather of whose parts the program makes the sum, or the mean, and
-        nothing else before: n/2 times the bytes of an all_reduce.
+        nothing else before: n/2 times the bytes of an all_reduce, and each sums what one could.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. An output as large as the
@@ -43,7 +43,8 @@ class ByteInflation(Rule, frozen=True):
     What to do
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
         Of parts that are summed: all_reduce them, or reduce_scatter them if each rank needs its
-        part of the sum. The potential saving is the needless bytes' share of the time.
+        part of the sum. The potential saving is the needless bytes' share of the time, and that of
+        summing.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
@@ -78,26 +79,33 @@ class ByteInflation(Rule, frozen=True):
 
     def _summed(self, run: Measures) -> Iterator[Finding]:
         every = summed_gathers(run)
-        communicator, dtype = (every.coded(name) for name in ("communicator", "dtype"))
-        kinds = grouped(communicator, dtype, every.ints("size_bytes"))
-        for its in map(every.take, kinds):
-            n, size = (int(its.ints(name)[0]) for name in ("expected", "size_bytes"))
-            inflation = n / 2
-            if inflation < self.inflation:
-                continue
-            less = its.ints("transfer_ns") * (1 - 1 / inflation)
-            gain = of_transfers(run, its, less, float(less.sum()), self.min_step_share)
-            if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                yield self._of_sums(run, its, n, size, gain)
+        rows = every.operations
+        communicator, dtype = (rows.coded(name) for name in ("communicator", "dtype"))
+        for kind in grouped(communicator, dtype, rows.ints("size_bytes")):
+            its = UsedGathers(rows.take(kind), every.then_ns[kind])
+            n = int(its.operations.ints("expected")[0])
+            less = its.operations.ints("transfer_ns").astype(np.float64) * (1 - 2 / n)
+            estimate = float(less.sum() + its.then_ns.sum())
+            if worth_reporting(estimate, run, self.min_step_share):
+                gain = saving(run, _all_reduced(run, its, less), estimate, self.min_step_share)
+                if worth_reporting(gain.cost_ns, run, self.min_step_share):
+                    yield self._of_sums(run, its, n, gain)
 
-    def _of_sums(self, run: Measures, its: Rows, n: int, size_bytes: int, gain: Saving) -> Finding:
+    def _of_sums(self, run: Measures, gathers: UsedGathers, n: int, gain: Saving) -> Finding:
+        its, summing = gathers.operations, float(np.median(gathers.then_ns))
+        size_bytes = int(its.ints("size_bytes")[0])
         part, time = mb(size_bytes // n), float(np.median(its.ints("transfer_ns")))
         mine = np.isin(matched(run).matches.ints("operation"), its.ints("operation"))
         return self.finding(
             run.rows("collectives", np.flatnonzero(mine)),
             summary=(
-                f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them: "
-                f"{n / 2:.3g}x the bytes of an all_reduce"
+                f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them in "
+                f"{ms(summing)}: "
+                + (
+                    f"{n / 2:.3g}x the bytes of an all_reduce"
+                    if n > 2
+                    else "an all_reduce does both"
+                )
             ),
             saving=gain,
             operations=its.ints("operation"),
@@ -105,6 +113,7 @@ class ByteInflation(Rule, frozen=True):
                 Evidence("bytes moved by those of an all_reduce", n / 2, "x", self.inflation),
                 Evidence("received by each rank, each time", size_bytes * (n - 1) / n / 1e6, "MB"),
                 Evidence("time of each, median", time / 1e6, "ms"),
+                Evidence("summing what it brings, median", summing / 1e6, "ms"),
             ),
             advice=(
                 "all_reduce the tensor, or reduce_scatter it if each rank needs only its part of "
@@ -157,6 +166,11 @@ class ByteInflation(Rule, frozen=True):
     def good() -> Measures:
         """The same with a reduce_scatter to 1 MB on each."""
         return _pair(output=1_000_000)
+
+
+def _all_reduced(run: Measures, its: UsedGathers, less_ns: Float64) -> Edit:
+    number, summing_ns = its.operations.ints("operation"), its.then_ns.astype(np.float64)
+    return lambda lag_ns: all_reduced(run, number, less_ns, summing_ns, lag_ns)
 
 
 def _pair(output: int) -> Measures:

@@ -17,7 +17,7 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["as_tensors", "without_objects"]
+__all__ = ["as_tensors", "doing_less", "without_objects"]
 
 _BYTES_PER_NS = 0.004  # pickled or unpickled where they are many small tensors
 _USUAL_BYTES_PER_NS = 0.02  # made into lists and pickled, or back
@@ -53,7 +53,7 @@ def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     most = np.zeros(calls.rank.size)
     most[bounds.packed] += (size / ranks)[bounds.sent] / bytes_per_ns
     most[bounds.unpacked] += gets * size[bounds.received] / bytes_per_ns
-    return _doing_less(run, np.minimum(idle, most), lag_ns)
+    return doing_less(run, np.minimum(idle, most), lag_ns)
 
 
 def without_objects(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
@@ -73,7 +73,7 @@ def without_objects(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
         np.minimum.at(least, operation[~mine], own[at[~mine]])
         beyond = (own[at] - least[operation])[mine].clip(min=0)
         less[at[mine]] = np.maximum(less[at[mine]], beyond)
-    return _doing_less(run, less, needing_nobody(run, which, lag_ns))
+    return doing_less(run, less, needing_nobody(run, which, lag_ns))
 
 
 def _bounds(run: Measures, which: Bool) -> _Bounds:
@@ -92,7 +92,7 @@ def _bounds(run: Measures, which: Bool) -> _Bounds:
     )
 
 
-def _doing_less(run: Measures, less_ns: Float64, lag_ns: Lags) -> Lags:
+def doing_less(run: Measures, less_ns: Float64, lag_ns: Lags) -> Lags:
     """The hosts do so much less before each call."""
     work, mine = own_work(run), less_ns > 0
     wanted = work.own_ns[mine].astype(np.float64)

@@ -26,7 +26,7 @@ def master_gathers(run: Measures) -> Int64:
     What they bring is copied at once, and the same group reduces as many elements in half
     precision: gradients of parameters that are of that type. No trace's table has the copy's type.
     """
-    every, gathers = matched(run).operations, copied_gathers(run)
+    every, gathers = matched(run).operations, copied_gathers(run).operations
     size, half = every.ints("size_bytes"), every.coded("dtype").where(_HALVES.__contains__)
     half &= every.coded("op").where(_REDUCTIONS.__contains__) & (size != NULL)
     reduced = set(

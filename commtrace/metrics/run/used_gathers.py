@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows
 from commtrace.measures import measure
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["copied_gathers", "summed_gathers"]
+__all__ = ["UsedGathers", "copied_gathers", "summed_gathers"]
 
 _COPIES = ("aten::copy_", "aten::to", "aten::_to_copy")
 _JOINS = ("aten::stack", "aten::cat")
@@ -28,34 +29,69 @@ _MOVES = frozenset(f"aten::{name}" for name in (*MOVES, "split", "unbind", "zero
 _ALWAYS = 0.8  # of the operations of one size
 _NEVER = np.iinfo(np.int64).max
 
-_Are = Callable[[tuple[str, ...], int], Bool]
-"""Whether the operator so many behind each call is one of these, before the next call."""
+
+class UsedGathers(Struct, frozen=True, eq=False):
+    """Rows of ``called``, and for how long hosts did with each what they do with all of them."""
+
+    operations: Rows
+    then_ns: Int64
+
+
+class _Behind(NamedTuple):
+    """The operators of a thread, the first behind each of its calls, and what it calls next."""
+
+    ops: Rows
+    first: Int64
+    following_ns: Int64
+
+    def are(self, names: tuple[str, ...], behind: int) -> Bool:
+        """Whether the operator so many behind each call is one of these, before the next call."""
+        at, known = self._at(behind)
+        its = self.ops.coded("name").where(names.__contains__)
+        meant: Bool = known & np.append(its, False)[at]
+        return meant
+
+    def took_ns(self, names: tuple[str, ...], behind: int) -> Int64:
+        """How long that took; 0 where it is none of these."""
+        at, _ = self._at(behind)
+        took: Int64 = np.append(self.ops.ints("duration_ns"), 0)[at] * self.are(names, behind)
+        return took
+
+    def _at(self, behind: int) -> tuple[Int64, Bool]:
+        at = np.minimum(self.first + behind, len(self.ops))
+        return at, np.append(self.ops.ints("start_ns"), _NEVER)[at] < self.following_ns
 
 
 @measure
-def summed_gathers(run: Measures) -> Rows:
+def summed_gathers(run: Measures) -> UsedGathers:
     """The all_gathers on CPUs of whose parts the next thing that is made is their sum.
 
-    The rows of ``called`` of those groups, types and sizes of which nearly all are: the first rank
-    of each tells it, by what runs behind its call.
+    Of those groups, types and sizes of which nearly all are: the first rank of each tells it, by
+    what runs behind its call.
     """
-    return _followed(run, _MOVES, _are_summed)
+    return _followed(run, _MOVES, _summing_ns)
 
 
 @measure
-def copied_gathers(run: Measures) -> Rows:
+def copied_gathers(run: Measures) -> UsedGathers:
     """The same of those whose whole the next operator copies: to another type, or place."""
-    return _followed(run, _MOVES.difference(_COPIES), lambda are: are(_COPIES, 0))
+    return _followed(run, _MOVES.difference(_COPIES), lambda its: its.took_ns(_COPIES, 0))
 
 
-def _are_summed(are: _Are) -> Bool:
-    joined = are(_JOINS, 0) & are(_SUMS, 1)
-    added = are(_ADDS, 0) & are(_ADDS, 1)
-    return are(_SUMS, 0) | joined | added
+def _summing_ns(its: _Behind) -> Int64:
+    by_one = its.took_ns(_SUMS, 0)
+    joined, added = (
+        its.took_ns(first, 0) * its.are(then, 1) + its.took_ns(then, 1) * its.are(first, 0)
+        for first, then in ((_JOINS, _SUMS), (_ADDS, _ADDS))
+    )
+    summing: Int64 = by_one + joined + added
+    return summing
 
 
-def _followed(run: Measures, makes_none: frozenset[str], so: Callable[[_Are], Bool]) -> Rows:
-    """Those that are followed so, not counting operators that make nothing."""
+def _followed(
+    run: Measures, makes_none: frozenset[str], so_ns: Callable[[_Behind], Int64]
+) -> UsedGathers:
+    """Those that are followed by something so long, not counting operators that make nothing."""
     table = run.rows("collectives")
     mine = table.coded("op").being("all_gather") & table.coded("device").being("cpu")
     at = np.flatnonzero(mine & (table.ints("launch_ns") != NULL))
@@ -63,45 +99,40 @@ def _followed(run: Measures, makes_none: frozenset[str], so: Callable[[_Are], Bo
     once = first_rows(codes(of))
     at, of = at[once], of[once]
     rank = table.ints("rank")[at]
-    so_followed = np.zeros(at.size, np.bool_)
+    then_ns = np.zeros(at.size, np.int64)
     for one in distinct(rank).tolist():
         calls = run.rows("collectives", at[rank == one])
-        so_followed[rank == one] = _of_rank(run, one, calls, makes_none, so)
+        then_ns[rank == one] = _of_rank(run, one, calls, makes_none, so_ns)
     in_order = np.argsort(of)
-    its, so_followed = called(run).take(of[in_order]), so_followed[in_order]
+    its, then_ns = called(run).take(of[in_order]), then_ns[in_order]
     communicator, dtype = its.coded("communicator"), its.coded("dtype")
     size = its.ints("size_bytes")
     kind = codes(communicator, dtype, size)
-    always = np.bincount(kind, so_followed) / np.bincount(kind) >= _ALWAYS
-    return its.take(always[kind] & communicator.known & dtype.known & (size != NULL))
+    always = np.bincount(kind, then_ns > 0) / np.bincount(kind) >= _ALWAYS
+    mine = always[kind] & communicator.known & dtype.known & (size != NULL)
+    return UsedGathers(its.take(mine), then_ns[mine])
 
 
 def _of_rank(
-    run: Measures, rank: int, calls: Rows, makes_none: frozenset[str], so: Callable[[_Are], Bool]
-) -> Bool:
-    """Whether each of a rank's all_gathers is followed so."""
+    run: Measures,
+    rank: int,
+    calls: Rows,
+    makes_none: frozenset[str],
+    so_ns: Callable[[_Behind], Int64],
+) -> Int64:
+    """For how long each of a rank's all_gathers is followed so."""
     ops = rows_of_rank(run, "ops", rank)
     moves = ops.coded("name").where(makes_none.__contains__)
     ops = ops.take(ops.coded("kind").being("compute") & ~moves)
     every = rows_of_rank(run, "collectives", rank)
     thread, launch_ns = calls.ints("thread"), calls.ints("launch_ns")
-    found = np.zeros(len(calls), np.bool_)
+    found = np.zeros(len(calls), np.int64)
     for one in distinct(thread[thread != NULL]).tolist():
         own = ops.take(ops.ints("thread") == one)
         own = own.take(np.argsort(own.ints("start_ns"), kind="stable"))
         launches = np.sort(every.ints("launch_ns")[every.ints("thread") == one])
-        found[thread == one] = so(_behind(own, launch_ns[thread == one], launches))
+        mine = launch_ns[thread == one]
+        first = np.searchsorted(own.ints("start_ns"), mine, side="right")
+        following = np.searchsorted(launches, mine, side="right")
+        found[thread == one] = so_ns(_Behind(own, first, np.append(launches, _NEVER)[following]))
     return found
-
-
-def _behind(ops: Rows, launch_ns: Int64, launches: Int64) -> _Are:
-    """What the operators behind each call are, before the next one."""
-    start = np.append(ops.ints("start_ns"), [_NEVER, _NEVER])
-    first = np.searchsorted(start[:-2], launch_ns, side="right")
-    following = np.append(launches, _NEVER)[np.searchsorted(launches, launch_ns, side="right")]
-
-    def are(names: tuple[str, ...], behind: int) -> Bool:
-        meant = np.append(ops.coded("name").where(names.__contains__), [False, False])
-        return meant[first + behind] & (start[first + behind] < following)
-
-    return are
