@@ -25,6 +25,7 @@ __all__ = ["broken", "diagnose", "explanation", "verdict"]
 _MOSTLY = 0.5  # of its operations
 _MUCH = 0.05  # of the time
 _OF_KNOWN = 0.5  # of what else a cause costs: a rule has seen that it is one
+_FAR_LESS = 10
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
 
 
@@ -172,6 +173,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
             least *= _OF_UNSURE
         wanted = least * (symptom.cost_ns or symptom.weighs_ns)
         enough = size >= wanted
+        if other.cost_ns and _FAR_LESS * other.cost_ns < symptom.cost_ns:
+            enough = False  # however long others wait for it
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
         explains = rule.explains if other.explains is None else other.explains

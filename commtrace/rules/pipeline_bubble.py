@@ -53,6 +53,8 @@ class PipelineBubble(Rule, frozen=True):
         and in what they call together right behind the last of a step, with no compute beside it
         and without what late stages and a slow link cause. Or where the largest micro-batch has
         more than twice the bytes that equal ones had, and as much is waited beyond what these cost.
+        Or where stages take turns: the first sends no micro-batch before the last one's gradient is
+        back.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -64,7 +66,8 @@ class PipelineBubble(Rule, frozen=True):
         alike. The potential saving is that of four times as many: a stage waits for p-1
         micro-batches, each then a quarter as long, no more than equal stages wait. The latency of
         the added messages, taken from the shortest, is subtracted; that kernels are less efficient
-        on small micro-batches is not. Of unlike micro-batches it is what equal ones would not wait.
+        on small micro-batches is not. Of unlike micro-batches it is what equal ones would not wait;
+        of stages that take turns, what equal stages save that work at once, 1 - (m+p-1)/(mp).
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -96,12 +99,15 @@ class PipelineBubble(Rule, frozen=True):
             filling = _filling_ns(run, mine, len(chain), waiting)
             largest = _unlike(mine)
             equal = _if_alike_ns(mine, len(chain), waiting - filling) if largest else 0
-            gain = max(_gain_ns(mine.rows, filling), equal)
+            in_turn = _if_at_once_ns(run, mine, chain, waiting)
+            gain = max(_gain_ns(mine.rows, filling), equal, in_turn)
             matters = worth_reporting(times * gain, run, self.min_step_share)
             if mine.is_pipeline and matters:
                 unlike = largest if gain == equal else None
                 its_like = alike[len(chain), micro_batches]
-                its_like.append(_Pipeline(chain, waiting, filling, gain, unlike))
+                its_like.append(
+                    _Pipeline(chain, waiting, filling, gain, unlike, gain == in_turn > 0)
+                )
         for (stages, micro_batches), its in alike.items():
             mine = messages.of([rank for one in its for rank in one.ranks])
             yield self._finding(mine, its, stages, micro_batches if mine.has_steps else None, run)
@@ -129,6 +135,8 @@ class PipelineBubble(Rule, frozen=True):
             equal = f"; with equal stages, {leave} {ideal:.0f} % idle"
             if most.largest is not None:
                 equal += f", but the largest has {100 * most.largest:.0f} % of a step's bytes"
+            if most.take_turns:
+                equal += ", but the first sends none before the last one's gradient is back"
         return self.finding(
             messages.rows,
             summary=f"{who} wait {measured:.0f} % of the time for their neighbours{equal}",
@@ -198,6 +206,11 @@ def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) 
             f"make the micro-batches alike, each {100 / batches:.0f} % of a step's work: deal out "
             "tokens or sorted lengths, not documents as they come"
         )
+    if most.take_turns:
+        return (
+            "stages take turns: send several micro-batches forward before waiting for the first "
+            "one's gradient (GPipe; 1F1B: each stage starts as many as there are stages behind it)"
+        )
     more = _TIMES_MORE * batches
     advice = (
         f"with {more} micro-batches instead of {batches}, equal stages are idle only "
@@ -240,6 +253,15 @@ def _if_alike_ns(mine: Messages, stages: int, beyond: float) -> int:
     return round(beyond / (1 - _bubble_pct(stages, mine.per_step) / 100))
 
 
+def _if_at_once_ns(run: Measures, mine: Messages, chain: list[int], waiting: float) -> int:
+    """What is gained where stages work at once, not in turn; 0 where they do not take turns."""
+    stages, batches = len(chain), mine.per_step
+    if not mine.has_steps or batches == 1 or not (mine.come_back and mine.take_turns):
+        return 0
+    left = (batches + stages - 1) / (batches * stages)
+    return round(min(waiting, (1 - left) * whole(run).time_ns))
+
+
 def _times(run: Measures) -> float:
     """How long a step of GPUs is that nobody records, of a recorded one."""
     its = unrecorded_pace(run)
@@ -264,7 +286,7 @@ class _Pipeline(Struct, frozen=True):
     """Its stages' ranks, how long a stage waits, in all and to fill, and what is gained.
 
     By equal micro-batches where these are so unlike that most is: ``largest`` is what the largest
-    holds of a step's bytes.
+    holds of a step's bytes. Or by working at once, where they ``take_turns``.
     """
 
     ranks: list[int]
@@ -272,3 +294,4 @@ class _Pipeline(Struct, frozen=True):
     filling_ns: float
     gain_ns: int
     largest: float | None
+    take_turns: bool

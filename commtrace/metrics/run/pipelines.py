@@ -16,6 +16,7 @@ from commtrace.arrays import (
     codes,
     distinct,
     first_rows,
+    in_order,
     least,
     most,
     nth,
@@ -93,6 +94,24 @@ class Messages(Struct, frozen=True, eq=False):
         if (least(where, place, count) == most(where, place, count)).all():
             return np.nan
         return float(np.median(largest / sums(cell, size, largest.size).clip(min=1)))
+
+    @property
+    def take_turns(self) -> bool:
+        """Whether the first stage awaits what comes back of each message before it sends another.
+
+        The first is the one that in each step sends before it receives.
+        """
+        size = self.rows.ints("size_bytes")
+        its = self.rows.take((size == NULL) | (size >= _HEADER_BYTES))
+        rank, step = its.ints("rank"), its.ints("step")
+        order = in_order(rank, step, its.ints("arrival_ns"))
+        sends = its.coded("op").being("send")[order]
+        turn = codes(rank, step)[order]
+        begins, again = np.diff(turn, prepend=-1) != 0, np.append(False, sends[1:] & sends[:-1])
+        starts = np.bincount(turn, begins & sends) > 0  # of each rank's steps
+        of_first = starts[turn]
+        alone = distinct(rank[order][of_first]).size == 1
+        return alone and not bool((again & ~begins & of_first).any())
 
     @property
     def come_back(self) -> bool:
