@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import NULL, Int64
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.metrics.run.sequences import elements
+from commtrace.metrics.run.waits import matched
 from commtrace.rules._latency import Latency, Served
 from commtrace.rules._less import sharded
 from commtrace.rules._small_rows import SmallRows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["SHARDING", "small_units"]
 
@@ -27,14 +31,17 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
     """Of operations of one kind those of units a tenth as large as the largest, or smaller.
 
     Parameters and gradients wait for nothing but their own rank's work, so that they can go with
-    those of a larger unit whatever is computed in between. None where there are no such units.
+    those of a larger unit whatever is computed in between. Of as many elements as are gathered
+    gradients are reduced: what is gathered alone, as metrics, is of no unit. None where there are
+    no such units.
     """
     its = some.operations
-    size = its.ints("size_bytes")
-    if its.coded("op").at(0) not in SHARDING or not sharded(run):
+    size, op, dtype = its.ints("size_bytes"), its.coded("op").at(0), its.coded("dtype").at(0)
+    if op not in SHARDING or dtype is None or not sharded(run):
         return None
     is_small = (known.ns > min_share * some.typical_ns) & (size <= known.most_bytes)
-    small = some.take(is_small & (_FAR_SMALLER * size <= size.max(initial=0)))
+    is_small &= _FAR_SMALLER * size <= size.max(initial=0)
+    small = some.take(is_small & np.isin(_elements(its), _of_both(run, its)))
     count = len(small.operations)
     if not count:
         return None
@@ -52,3 +59,16 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
         estimate_ns=float(took_ns.sum()),
         in_one=without,
     )
+
+
+def _of_both(run: Measures, its: Rows) -> Int64:
+    """How many elements are both gathered and reduced in the group of some operations."""
+    every = matched(run).operations
+    mine = every.coded("communicator").being(str(its.coded("communicator").at(0)))
+    known = mine & every.coded("dtype").known & (every.ints("size_bytes") != NULL)
+    one, other = (_elements(every.take(known & every.coded("op").being(op))) for op in SHARDING)
+    return np.intersect1d(one, other)
+
+
+def _elements(rows: Rows) -> Int64:
+    return elements(rows) if len(rows) else np.empty(0, np.int64)

@@ -84,6 +84,8 @@ class ByteInflation(Rule, frozen=True):
         for kind in grouped(communicator, dtype, rows.ints("size_bytes")):
             its = UsedGathers(rows.take(kind), every.then_ns[kind])
             n = int(its.operations.ints("expected")[0])
+            if n < 2:
+                continue
             less = its.operations.ints("transfer_ns").astype(np.float64) * (1 - 2 / n)
             estimate = float(less.sum() + its.then_ns.sum())
             if worth_reporting(estimate, run, self.min_step_share):
