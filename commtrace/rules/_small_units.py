@@ -41,7 +41,7 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
         return None
     is_small = (known.ns > min_share * some.typical_ns) & (size <= known.most_bytes)
     is_small &= _FAR_SMALLER * size <= size.max(initial=0)
-    small = some.take(is_small & np.isin(_elements(its), _of_both(run, its)))
+    small = some.take(is_small & np.isin(elements(its), _of_both(run, its)))
     count = len(small.operations)
     if not count:
         return None
@@ -66,9 +66,5 @@ def _of_both(run: Measures, its: Rows) -> Int64:
     every = matched(run).operations
     mine = every.coded("communicator").being(str(its.coded("communicator").at(0)))
     known = mine & every.coded("dtype").known & (every.ints("size_bytes") != NULL)
-    one, other = (_elements(every.take(known & every.coded("op").being(op))) for op in SHARDING)
+    one, other = (elements(every.take(known & every.coded("op").being(op))) for op in SHARDING)
     return np.intersect1d(one, other)
-
-
-def _elements(rows: Rows) -> Int64:
-    return elements(rows) if len(rows) else np.empty(0, np.int64)

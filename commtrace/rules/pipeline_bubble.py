@@ -99,7 +99,7 @@ class PipelineBubble(Rule, frozen=True):
             filling = _filling_ns(run, mine, len(chain), waiting)
             largest = _unlike(mine)
             equal = _if_alike_ns(mine, len(chain), waiting - filling) if largest else 0
-            in_turn = _if_at_once_ns(run, mine, chain, waiting)
+            in_turn = _if_at_once_ns(run, mine, len(chain), waiting)
             gain = max(_gain_ns(mine.rows, filling), equal, in_turn)
             matters = worth_reporting(times * gain, run, self.min_step_share)
             if mine.is_pipeline and matters:
@@ -253,9 +253,9 @@ def _if_alike_ns(mine: Messages, stages: int, beyond: float) -> int:
     return round(beyond / (1 - _bubble_pct(stages, mine.per_step) / 100))
 
 
-def _if_at_once_ns(run: Measures, mine: Messages, chain: list[int], waiting: float) -> int:
+def _if_at_once_ns(run: Measures, mine: Messages, stages: int, waiting: float) -> int:
     """What is gained where stages work at once, not in turn; 0 where they do not take turns."""
-    stages, batches = len(chain), mine.per_step
+    batches = mine.per_step
     if not mine.has_steps or batches == 1 or not (mine.come_back and mine.take_turns):
         return 0
     left = (batches + stages - 1) / (batches * stages)

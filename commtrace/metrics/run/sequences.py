@@ -77,7 +77,7 @@ def sequences(run: Measures, *, barriers: bool = False, unsized: bool = False) -
 def elements(rows: Rows) -> Int64:
     """How many elements each of these moves, where its type is known."""
     dtype = rows.coded("dtype")
-    width = np.array([element_bytes(str(name)) for name in dtype.names])
+    width = np.array([element_bytes(str(name)) for name in dtype.names], dtype=np.int64)
     many: Int64 = rows.ints("size_bytes") // width[dtype.codes]
     return many
 

@@ -46,20 +46,20 @@ class _Behind(NamedTuple):
 
     def are(self, names: tuple[str, ...], behind: int) -> Bool:
         """Whether the operator so many behind each call is one of these, before the next call."""
-        at, known = self._at(behind)
+        at = self._at(behind)
+        in_time = np.append(self.ops.ints("start_ns"), _NEVER)[at] < self.following_ns
         its = self.ops.coded("name").where(names.__contains__)
-        meant: Bool = known & np.append(its, False)[at]
+        meant: Bool = in_time & np.append(its, False)[at]
         return meant
 
     def took_ns(self, names: tuple[str, ...], behind: int) -> Int64:
         """How long that took; 0 where it is none of these."""
-        at, _ = self._at(behind)
-        took: Int64 = np.append(self.ops.ints("duration_ns"), 0)[at] * self.are(names, behind)
-        return took
+        took = np.append(self.ops.ints("duration_ns"), 0)[self._at(behind)]
+        meant: Int64 = took * self.are(names, behind)
+        return meant
 
-    def _at(self, behind: int) -> tuple[Int64, Bool]:
-        at = np.minimum(self.first + behind, len(self.ops))
-        return at, np.append(self.ops.ints("start_ns"), _NEVER)[at] < self.following_ns
+    def _at(self, behind: int) -> Int64:
+        return np.minimum(self.first + behind, len(self.ops))
 
 
 @measure
