@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, distinct
 from commtrace.causal.chance import at_least
 from commtrace.causal.edits.run_edits import joined
 from commtrace.causal.replay.graph import Lags
@@ -15,7 +15,9 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
+from commtrace.metrics.run.sums_by_hand import sums_by_hand
 from commtrace.metrics.run.whole import has_steps, step_count, worth_reporting
+from commtrace.rules._by_hand import advice, as_all_reduces, summary, taken_ns, transfer_ns
 from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -43,6 +45,10 @@ class DecomposedAllReduce(Rule, frozen=True):
         that is ``large_step_share`` of the steps. Of ``few`` pairs or more, over half have to be
         longer than the all_reduce of the same step; only if that is no chance (a sign test) is the
         claim called certain.
+        On CPUs also sums that a program makes by hand of whole tensors: of what one rank gathers,
+        or receives from all others, and then broadcasts, scatters or sends them; of what every
+        rank broadcasts in turn; of what goes around a ring. Known by what runs behind each call:
+        nothing but sums, scaling and copies.
 
     Why it costs time
         The evidence says, as factors whose product is the ratio: more *bytes* than the
@@ -56,7 +62,9 @@ class DecomposedAllReduce(Rule, frozen=True):
     What to do
         Call all_reduce. Where every rank needs only its shard, keep the reduce_scatter and
         leave out the all_gather. The potential saving is that of the run replayed without the
-        first, and with the second taking the all_reduce's time.
+        first, and with the second taking the all_reduce's time. Of sums by hand it is their
+        summing, and what links carry beyond an all_reduce: through one rank on a host of its own
+        n times as much, by broadcasts or around a ring n/2 times; of less than 64 kB nothing.
 
     Blind spots
         A trace shows no addresses: that both work on one tensor follows from size, order and from
@@ -76,6 +84,7 @@ class DecomposedAllReduce(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per group, size and kind of pair."""
+        yield from self._by_hand(run)
         size = run.rows("collectives").ints("size_bytes")
         if size.size and (size == NULL).all():
             raise CannotLook("needs sizes: record with record_shapes=True")
@@ -95,6 +104,32 @@ class DecomposedAllReduce(Rule, frozen=True):
             gain = saving(run, _as_one(run, pair, once), cost, self.min_step_share)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._finding(run, pair, once, gain)
+
+    def _by_hand(self, run: Measures) -> Iterator[Finding]:
+        for its in sums_by_hand(run):
+            estimate = taken_ns(run, its)
+            if not worth_reporting(estimate, run, self.min_step_share):
+                continue
+            gain = saving(run, as_all_reduces(run, its), estimate, self.min_step_share)
+            if not worth_reporting(gain.cost_ns, run, self.min_step_share):
+                continue
+            took, needed = transfer_ns(run, its)
+            yield self.finding(
+                run.rows("collectives", its.rows),
+                summary=summary(its),
+                saving=gain,
+                operations=distinct(its.operation),
+                evidence=(
+                    Evidence("transfers, each sum", took / its.sums / 1e6, "ms"),
+                    Evidence("all_reduce, as bytes relate them", needed / its.sums / 1e6, "ms"),
+                    Evidence("sums", its.sums, "sums"),
+                ),
+                ruled_out=(
+                    "other use of the parts: the operators behind them sum, scale and copy only",
+                ),
+                advice=advice(run, its, needed),
+                explains=(*self.explains, "late-root", "latency-bound"),
+            )
 
     def _finding(self, run: Measures, pair: Pair, once: Reference, gain: Saving) -> Finding:
         time = _median(pair, "time")

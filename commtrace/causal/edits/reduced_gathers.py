@@ -1,4 +1,4 @@
-"""What if a sum were all_reduced, not made by each rank of what it gathers."""
+"""What if a sum were all_reduced, not made by ranks of what they gather or receive."""
 
 from __future__ import annotations
 
@@ -11,25 +11,47 @@ from commtrace.causal.edits.object_edits import doing_less
 from commtrace.causal.edits.run_edits import transferring_less
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.metrics.run.sums_by_hand import HandMadeSum
 
-__all__ = ["all_reduced"]
+__all__ = ["all_reduced", "all_reduced_instead"]
 
 
 def all_reduced(
     run: Measures, number: Int64, less_ns: Float64, summing_ns: Float64, lag_ns: Lags
 ) -> Lags:
     """Operations of these numbers take so much less, and behind each no host sums so long."""
+    operation = run_graph(run).calls.operation.astype(np.int64)
+    less, summing = (_at(operation, number, its) for its in (less_ns, summing_ns))
+    return _without(run, less, summing, lag_ns)
+
+
+def all_reduced_instead(run: Measures, its: HandMadeSum, lag_ns: Lags) -> Lags:
+    """Each of its operations takes what an all_reduce needs of its time, and no host sums."""
+    calls, every = run_graph(run).calls, matched(run).operations
+    took = every.ints("transfer_ns")[np.searchsorted(every.ints("operation"), its.operation)]
+    less = _at(calls.operation.astype(np.int64), its.operation, took * (1 - its.needed))
+    summing = _at(calls.row.astype(np.int64), its.rows, its.summing_ns.astype(np.float64))
+    return _without(run, less, summing, lag_ns)
+
+
+def _at(numbers: Int64, known: Int64, values: Float64) -> Float64:
+    """The values of known numbers, at all numbers; 0 elsewhere."""
+    each = np.zeros(1 + max(int(its.max(initial=0)) for its in (numbers, known)))
+    each[known] = values
+    return each[numbers]
+
+
+def _without(run: Measures, less_ns: Float64, summing_ns: Float64, lag_ns: Lags) -> Lags:
+    """Calls take so much less, and hosts sum so much less before their next call."""
     calls = run_graph(run).calls
-    count = 1 + max(int(its.max(initial=0)) for its in (calls.operation, number))
-    less, summing = np.zeros(count), np.zeros(count)
-    less[number], summing[number] = np.rint(less_ns.clip(min=0)), summing_ns
     order = in_order(calls.rank.astype(np.int64), calls.launch_ns)
     here, behind = order[:-1], order[1:]
     same = calls.rank[here] == calls.rank[behind]
     before = np.zeros(calls.rank.size)
-    before[behind[same]] = summing[calls.operation[here[same]]]
-    moving = transferring_less(run, less[calls.operation].astype(np.int64), lag_ns)
-    return doing_less(run, before, moving)
+    before[behind[same]] = summing_ns[here[same]]
+    less = np.rint(less_ns.clip(min=0)).astype(np.int64)
+    return doing_less(run, before, transferring_less(run, less, lag_ns))

@@ -1,0 +1,66 @@
+"""What is said of sums that a program makes by hand, where an all_reduce would make them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import codes, first_rows
+from commtrace.causal.edits.reduced_gathers import all_reduced_instead
+from commtrace.causal.savings import Edit
+from commtrace.metrics.run.sums_by_hand import HandMadeSum
+from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import has_steps, step_count
+from commtrace.units import counted, ms, size
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["advice", "as_all_reduces", "summary", "taken_ns", "transfer_ns"]
+
+_SEVERAL = 4
+
+
+def as_all_reduces(run: Measures, its: HandMadeSum) -> Edit:
+    """Each sum is made by an all_reduce."""
+    return lambda lag_ns: all_reduced_instead(run, its, lag_ns)
+
+
+def transfer_ns(run: Measures, its: HandMadeSum) -> tuple[float, float]:
+    """How long all its operations transfer, and how long all_reduces would."""
+    once = first_rows(codes(its.operation))
+    every = matched(run).operations
+    at = np.searchsorted(every.ints("operation"), its.operation[once])
+    took = every.ints("transfer_ns")[at]
+    return float(took.sum()), float((took * its.needed[once]).sum())
+
+
+def taken_ns(run: Measures, its: HandMadeSum) -> float:
+    """What they take beyond all_reduces: transfers, and the summing of the rank with most."""
+    took, needed = transfer_ns(run, its)
+    rank = run.rows("collectives").ints("rank")[its.rows]
+    return took - needed + float(np.bincount(rank, its.summing_ns).max())
+
+
+def summary(its: HandMadeSum) -> str:
+    """What the program does instead."""
+    low, high = (size(int(each)) for each in (its.tensor_bytes.min(), its.tensor_bytes.max()))
+    tensor = low if low == high else f"{low} to {high}"
+    does = {
+        "root": f"gathers {tensor} from every rank, sums, and sends all the sum",
+        "messages": f"receives {tensor} from every other rank, sums, and sends each the sum",
+        "broadcasts": f"every rank broadcasts {tensor} in turn, and each sums all of them",
+        "ring": f"every rank hands on {tensor} around a ring, and sums what it gets",
+    }[its.way]
+    who = "" if its.root is None else f"rank {its.root} "
+    return f"{who}{does}: {counted(its.sums, 'all_reduce')} by hand"
+
+
+def advice(run: Measures, its: HandMadeSum, needed_ns: float) -> str:
+    """To call what does it at once."""
+    do = f"call all_reduce: about {ms(needed_ns / its.sums)} each, by the bytes that links carry"
+    each = its.sums / max(step_count(run), 1)
+    if not has_steps(run) or each < _SEVERAL:
+        return do
+    return f"{do}; {each:.0f} tensors go that way in each step: flatten them into one"
