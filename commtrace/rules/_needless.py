@@ -97,7 +97,7 @@ def buffers(needless: Rows) -> Said:
 
 def averaged_again(needless: Rows) -> Said:
     return Said(
-        "behind DDP's own all_reduces as many bytes are all_reduced again, gradients or parameters",
+        "behind DDP's own all_reduces as much is all_reduced again, gradients or parameters",
         Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
         ("micro-batches: each of these steps has one forward pass",),
         "leave out the second: when backward() returns DDP has averaged the gradients, of which "

@@ -52,11 +52,11 @@ class Redundant(Rule, frozen=True):
         Barriers right before or after a collective of their group that holds the ranks together
         anyway. An all_reduce of the same bytes over a group whose members all took part in one
         right before, with nothing in between. Broadcasts with which DDP makes its module's
-        buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes:
-        gradients that DDP has averaged, or parameters, which follow from these. Broadcasts of one
-        root that send in a step as many elements as its all_reduces summed, though every rank can
-        compute the same parameters of the same gradients; not where the root works longer than
-        the others between the two. Broadcasts of one root, of the same three sizes or more in
+        buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes,
+        or elements of any float types: gradients that DDP has averaged, or parameters, which
+        follow from these. Broadcasts of one root that send in a step as many elements as its
+        all_reduces summed, though every rank can compute the same parameters of the same gradients;
+        not where the root works longer than the others between the two. Broadcasts of one root, of the same three sizes or more in
         every step of a group that averages gradients, where the root gets nothing that the others
         do not, nor works longer before. All_gathers of as many elements as FSDP reduce_scatters,
         three for each such or more: parameters that no update has changed since the last.

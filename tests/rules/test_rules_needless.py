@@ -1063,9 +1063,13 @@ def test_what_fsdp2_does_not_call_its_reductions_is_none() -> None:
 
 
 def averaging(
-    behind: tuple[int, ...], forwards: int = 1, updated: bool = False, backward_us: float = 4_100
+    behind: tuple[int, ...],
+    forwards: int = 1,
+    updated: bool = False,
+    backward_us: float = 4_100,
+    again: str = "float32",
 ) -> Measures:
-    """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB.
+    """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB, of a type.
 
     Or in the next step, behind the optimizer's. The backward pass is as long as ``backward_us``.
     """
@@ -1085,7 +1089,7 @@ def averaging(
                 later = updated and number > 1
                 if later:  # the next step begins at 30000
                     start += 16_000
-                more = {"step": step + later, **call}
+                more = {"step": step + later, "dtype": again if number > 1 else "float32", **call}
                 run.collective(rank, "all_reduce", start, 2000, size=1000 * kilobytes, **more)
                 run.gap(rank, start, 2000)
             if updated:
@@ -1097,6 +1101,12 @@ def test_what_ddp_averaged_need_not_be_averaged_again() -> None:
     (finding,) = found(averaging((500, 1200, 1300)), "redundant")
     assert "12 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.05)
+
+
+def test_nor_are_they_in_another_precision() -> None:
+    (finding,) = found(averaging((1000, 2400, 2600), again="float64"), "redundant")
+    assert "12 operations too many" in finding.summary
+    assert not found(averaging((1000, 2400, 2600), again="int64"), "redundant")
 
 
 @pytest.mark.parametrize("backward_us", [12_000, 50])

@@ -226,11 +226,12 @@ def _median(values: Float64) -> float:
 
 
 def averaged_again(run: Measures, rows: Rows) -> Bool:
-    """Which rows of ``sequences`` are all_reduces behind DDP's own, of as many bytes as these.
+    """Which rows of ``sequences`` are all_reduces behind DDP's own, of as much as these.
 
-    Between (nearly) all forward passes of a group, where each step has one. What runs in backward
-    is DDP's own: two of its buckets can be as large as each other. Without any such the program
-    averages by itself, and once.
+    Of as many bytes of one type, or of as many elements of any float types, between (nearly) all
+    forward passes of a group, where each step has one. What runs in backward is DDP's own: two of
+    its buckets can be as large as each other. Without any such the program averages by itself, and
+    once.
     """
     found = np.zeros(len(rows), dtype=np.bool_)
     steps = run.rows("steps")
@@ -238,22 +239,37 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
     at = _behind_passes(rows, passes)
     if not at.size:
         return found
-    its = rows.take(at)
-    rank, size, forward = its.ints("rank"), its.ints("size_bytes"), _forward(its, passes)
-    kind = _kind(its)
+    floats = at[rows.coded("dtype").where(lambda name: "float" in name)[at]]
+    for some, of_type in ((at, True), (floats, False)):
+        its = rows.take(some)
+        kind = _kind(its) if of_type else codes(its.coded("communicator"))
+        size = its.ints("size_bytes") if of_type else elements(its)
+        again = _second_half(its, _forward(its, passes), kind, size)
+        if again.any():
+            found[some[again & _behind_own(run, its, passes, kind)]] = True
+    return found
+
+
+def _second_half(its: Rows, forward: Int64, kind: Int64, size: Int64) -> Bool:
+    """Which of a rank's rows of one kind are behind half of what it reduces from pass to pass."""
+    rank = its.ints("rank")
     between = codes(rank, kind, forward)
-    whole = sums(between, size, int(between.max()) + 1)[between]
+    whole = sums(between, size, int(between.max(initial=-1)) + 1)[between]
     so_far = _cumulated(between, size)
     ends_half = (np.bincount(between, 2 * so_far == whole) > 0)[between]
-    last = most(rank, forward, int(rank.max()) + 1)[rank]
+    last = most(rank, forward, int(rank.max(initial=-1)) + 1)[rank]
     counts = ends_half | (last <= 0) | (forward < last)  # else it is where the window ends
     often = np.bincount(kind, counts & ends_half) / np.maximum(np.bincount(kind, counts), 1)
-    again = ends_half & (often >= _ALWAYS)[kind] & (2 * so_far > whole) & its.coded("dtype").known
-    if again.any():
-        own = np.isin(its.ints("operation"), in_backward(run))
-        again &= ~own & (np.bincount(between, own) > 0)[between]
-    found[at[again]] = True
-    return found
+    second: Bool = ends_half & (often >= _ALWAYS)[kind] & (2 * so_far > whole)
+    return second & its.coded("dtype").known
+
+
+def _behind_own(run: Measures, its: Rows, passes: Rows, kind: Int64) -> Bool:
+    """Which are none that DDP calls in backward, but of a rank, kind and pass that has some."""
+    own = np.isin(its.ints("operation"), in_backward(run))
+    between = codes(its.ints("rank"), kind, _forward(its, passes))
+    behind: Bool = ~own & (np.bincount(between, own) > 0)[between]
+    return behind
 
 
 def _behind_passes(rows: Rows, passes: Rows) -> Int64:
