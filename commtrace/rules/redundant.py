@@ -56,10 +56,11 @@ class Redundant(Rule, frozen=True):
         or elements of any float types: gradients that DDP has averaged, or parameters, which
         follow from these. Broadcasts of one root that send in a step as many elements as its
         all_reduces summed, though every rank can compute the same parameters of the same gradients;
-        not where the root works longer than the others between the two. Broadcasts of one root, of the same three sizes or more in
-        every step of a group that averages gradients, where the root gets nothing that the others
-        do not, nor works longer before. All_gathers of as many elements as FSDP reduce_scatters,
-        three for each such or more: parameters that no update has changed since the last.
+        not where the root works longer than the others between the two. Broadcasts of one root, of
+        the same three sizes or more in every step of a group that averages gradients, where the
+        root gets nothing that the others do not, nor works longer before. All_gathers of as many
+        elements as FSDP reduce_scatters, three for each such or more: parameters that no update has
+        changed since the last.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
         every step (``all_gather_object``, ``gather_object``), or ten times in a run without steps,
