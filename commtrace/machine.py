@@ -28,6 +28,7 @@ class Machine(Struct, frozen=True):
     cores: _Count | None = None
     usable_cores: _Count | None = None
     processes: _Count | None = None
+    threads: _Count | None = None
     seconds: _Seconds | None = None
     busy_s: _Seconds | None = None
     own_s: _Seconds | None = None

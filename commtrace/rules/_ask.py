@@ -58,13 +58,17 @@ def diagnose(
         if is_sampled(run) and not RULES[name].of_single_events:
             skipped[name] = SAMPLE_LACKS
             continue
+        found: list[Finding] = []
         try:
-            findings += list(rules.get(name, RULES[name]()).check(run))
+            found.extend(rules.get(name, RULES[name]()).check(run))
         except CannotLook as reason:
-            skipped[name] = str(reason)
+            if not found:  # else it saw something before it could not look further
+                skipped[name] = str(reason)
         except Exception as error:  # noqa: BLE001 - one that breaks costs no other its answer
+            found.clear()
             skipped[name] = broken(name, error)
             notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
+        findings += found
     shown(len(chosen), len(chosen))
     at_most = whole(run).time_ns
     held = [

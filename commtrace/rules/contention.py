@@ -13,12 +13,13 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.kernels_beside import covered_shares
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.metrics.run.kernels_compared import Compared, kernels_compared
-from commtrace.metrics.run.whole import worth_reporting
+from commtrace.metrics.run.whole import profiler_steps, worth_reporting
+from commtrace.rules._crowded_cores import Crowded, crowded_cores
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows, Table
 from commtrace.trace_tables import KERNELS
-from commtrace.units import ms
+from commtrace.units import counted, ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -32,7 +33,7 @@ _ALONE = Table(
 
 
 class Contention(Rule, frozen=True):
-    """Compute kernels slow down while communication runs on the same GPU.
+    """Compute kernels slow down while communication runs on the same GPU; threads wait for cores.
 
     What it detects
         Kernels of one kind, that is of one name and between the same two before and behind, of
@@ -43,20 +44,25 @@ class Contention(Rule, frozen=True):
         of them by time, and on most of the GPUs where any could be compared. At least
         ``min_step_share`` of the steps' time was lost that way, by these kernels and, taken to be
         as much slower, by what else ran beside communication, up to three times as much.
+        On CPUs processes that compute with more threads, together, than the cores they may use,
+        where the one that waits longest for a core does so for a tenth of its time or more.
 
     Why it costs time
         Communication kernels occupy multiprocessors and memory bandwidth that compute needs.
-        Overlap hides communication, but less than it seems.
+        Overlap hides communication, but less than it seems. Threads without a core are waited for
+        by those that have one, some of which spin meanwhile.
 
     What to do
         Fewer NCCL channels (``NCCL_MAX_NCHANNELS``), copy engines or in-network reduction
-        where there are any; move communication beside kernels that are bound elsewhere.
+        where there are any; move communication beside kernels that are bound elsewhere. As many
+        threads as cores: what that saves no trace tells.
 
     Blind spots
         A kernel's shape is not in the trace: where a layer that is always beside communication
         runs the kernels of another one on other shapes, it looks the same; of a single kind this is
         told with low confidence. Kernels that never run alone. Communication that only waits for
-        a late rank slows kernels as well.
+        a late rank slows kernels as well. How long threads wait for cores only commtrace's recorder
+        notes.
     """
 
     min_kernels: int = 10
@@ -66,7 +72,10 @@ class Contention(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding, with the worst of the devices that have the fault."""
+        """At most one finding, with the worst of the devices that have the fault; one of cores."""
+        crowded = crowded_cores(run)
+        if crowded is not None and worth_reporting(crowded.waited_ns, run, self.min_step_share):
+            yield self._of_cores(run, crowded)
         compared = self._compared(run)
         if not compared:
             raise CannotLook(
@@ -88,6 +97,33 @@ class Contention(Rule, frozen=True):
             raise CannotLook("needs compute kernels and communication on one GPU")
         limits = self.min_kernels, self.min_slowdown, self.max_slowdown, self.spread_pct
         return kernels_compared(run, *limits)
+
+    def _of_cores(self, run: Measures, its: Crowded) -> Finding:
+        steps = profiler_steps(run)
+        start, most = steps.ints("start_ns"), max(its.threads)
+        least = "" if most == min(its.threads) else f"{min(its.threads)} to "
+        unsure = f" (not sure: other processes took {percent(its.others, 1)} of the cores)"
+        return self.finding(
+            (start, start + steps.ints("duration_ns")),
+            summary=(
+                f"{len(its.ranks)} processes of {least}{most} threads each share "
+                f"{counted(its.cores, 'core')}: a rank waits for one for "
+                f"{ms(its.waited_ns / max(its.steps, 1))} of each step"
+                + (unsure if not its.is_sure else "")
+            ),
+            ranks=its.too_many if its.too_many != its.ranks else (),
+            evidence=(
+                Evidence("threads of all processes", sum(its.threads), "threads", its.cores),
+                Evidence("waiting for a core", 100 * its.share, "%"),
+                Evidence("cores that others took", 100 * its.others, "%"),
+            ),
+            advice=(
+                f"torch.set_num_threads({its.fit}), or OMP_NUM_THREADS={its.fit} (torchrun sets 1 "
+                "where nothing is set): threads without a core slow those that have one"
+            ),
+            confidence="medium" if its.is_sure else "low",
+            weighs_ns=its.waited_ns // 2,  # with fewer threads some of the work remains
+        )
 
     def _finding(self, run: Measures, worst: Compared, ranks: tuple[int, ...]) -> Finding:
         rank, device = worst.rank, str(worst.kernels.coded("device").at(0))
