@@ -13,6 +13,7 @@ from commtrace.causal.savings import Edit, Saving, of_transfers, saving
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
+from commtrace.metrics.run.embedding_gradients import sparse_sums
 from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
@@ -34,6 +35,8 @@ class ByteInflation(Rule, frozen=True):
         tensor takes, and at least ``min_step_share`` of the steps' time.
         On CPUs also an all_gather of whose parts the program makes the sum, or the mean, and
         nothing else before: n/2 times the bytes of an all_reduce, and each sums what one could.
+        All_reduces of the whole gradients of embedding tables, of 1 MB or more, of which a step
+        uses so few rows that exchanging these moves less: known from the shapes of what looks up.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. An output as large as the
@@ -43,14 +46,16 @@ class ByteInflation(Rule, frozen=True):
     What to do
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
         Of parts that are summed: all_reduce them, or reduce_scatter them if each rank needs its
-        part of the sum. The potential saving is the needless bytes' share of the time, and that of
-        summing.
+        part of the sum. Of embedding tables: sparse gradients, or a table in shards. The potential
+        saving is the needless bytes' share of the time, and that of summing.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
         the pair. Without one the rule is skipped: any size is plausible.
         That the two sum the same tensor follows from sizes and order, not from addresses; that
-        parts are summed, from the operators behind the call, whose operands are not in the trace.
+        parts are summed, from the operators behind the call, whose operands are not in the trace;
+        which all_reduce carries a table's gradient, from its size. What an optimizer does to rows
+        without a gradient is not counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
@@ -64,6 +69,7 @@ class ByteInflation(Rule, frozen=True):
         if size.size and (size == NULL).all():
             raise CannotLook("needs sizes: record with record_shapes=True")
         yield from self._summed(run)
+        yield from self._sparse(run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
@@ -92,6 +98,37 @@ class ByteInflation(Rule, frozen=True):
                 gain = saving(run, _all_reduced(run, its, less), estimate, self.min_step_share)
                 if worth_reporting(gain.cost_ns, run, self.min_step_share):
                     yield self._of_sums(run, its, n, gain)
+
+    def _sparse(self, run: Measures) -> Iterator[Finding]:
+        for its in sparse_sums(run):
+            estimate = float(its.less_ns.sum())
+            gain = of_transfers(run, its.operations, its.less_ns, estimate, self.min_step_share)
+            inflation = 1 / max(its.table.needed(its.ranks), 1e-9)
+            worth = worth_reporting(gain.cost_ns, run, self.min_step_share)
+            if not worth or inflation < self.inflation:
+                continue
+            table, used = its.table, its.ranks * its.table.used
+            mine = np.isin(matched(run).matches.ints("operation"), its.operations.ints("operation"))
+            yield self.finding(
+                run.rows("collectives", np.flatnonzero(mine)),
+                summary=(
+                    f"all_reduces carry the whole gradient of an embedding table, "
+                    f"{table.rows:,} x {table.width} ({mb(table.size_bytes)}), of which "
+                    f"{its.ranks} ranks use {used:,.0f} rows at most in a step"
+                ),
+                saving=gain,
+                operations=its.operations.ints("operation"),
+                evidence=(
+                    Evidence("bytes moved by those of the rows", inflation, "x", self.inflation),
+                    Evidence("rows that all ranks use, at most", 100 * used / table.rows, "%"),
+                ),
+                ruled_out=("a table that a matrix product shares: none has its shape",),
+                advice=(
+                    "sparse gradients (nn.Embedding(sparse=True), with SparseAdam or SGD): ranks "
+                    "then gather the rows that they used, and update these only; or shard the "
+                    "table, and exchange looked up rows by all_to_all"
+                ),
+            )
 
     def _of_sums(self, run: Measures, gathers: UsedGathers, n: int, gain: Saving) -> Finding:
         its, summing = gathers.operations, float(np.median(gathers.then_ns))

@@ -1,0 +1,100 @@
+"""Embedding tables whose whole gradients are all_reduced, of which a step uses few rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.diagnosis import Finding
+from commtrace.rules import diagnose
+from commtrace.run import load
+
+STEPS, STEP_US, CALL_US = 4, 10_000, 4_000
+HOST, COMPUTES, COMMUNICATES = 1, 7, 20
+WIDTH = 64
+
+
+def event(cat: str, name: str, at: float, long: float, **args: Any) -> dict[str, Any]:
+    on = args.get("stream", HOST)
+    its = {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": long, "args": args}
+    return {**its, "pid": 0 if cat == "kernel" else HOST, "tid": on}
+
+
+def step(
+    number: int, rows: int, looked_up: int, dense: str, shares: bool, reduced: int
+) -> list[dict[str, Any]]:
+    """Looks up, multiplies, and reduces the gradient, of so many numbers, at the end."""
+    at, one = number * STEP_US, 10 * number
+    lookup = {"Input Dims": [[rows, WIDTH], [looked_up // 8, 8], []], "Input type": ["float"]}
+    product = {"Input Dims": [[8, WIDTH], [WIDTH, rows if shares else 9]]}
+    backward = {"Input Dims": [[looked_up, WIDTH], [looked_up], []]}
+    reduce = {"Collective name": "allreduce", "dtype": "Float", "Group size": 2}
+    sizes = {"In msg nelems": reduced, "Out msg nelems": reduced}
+    group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+    ops = [("aten::embedding", lookup), ("aten::mm", product), (dense, backward)]
+    events = [event("user_annotation", f"ProfilerStep#{number}", at, STEP_US)]
+    for place, (name, shapes) in enumerate(ops):
+        start, launch = at + 20 + 100 * place, {"correlation": one + place}
+        kernel = {"device": 0, "stream": COMPUTES, **launch}
+        runs = "embedding_backward_feature_kernel" if name == dense else "gemm"
+        events += [
+            event("cpu_op", name, start, 50, **shapes),
+            event("cuda_runtime", "cudaLaunchKernel", start + 10, 5, **launch),
+            event("kernel", runs, at + 100 + 1500 * place, 1_400, **kernel),
+        ]
+    launch = {"correlation": one + 9}
+    kernel = {"device": 0, "stream": COMMUNICATES, **launch, **reduce, **sizes, **group}
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    events += [
+        event("cuda_runtime", "cudaLaunchKernel", at + 400, 5, **launch),
+        event("kernel", name, at + 4_700, CALL_US, **kernel),
+    ]
+    return events
+
+
+def found(
+    folder: Path,
+    rows: int = 100_000,
+    looked_up: int = 1_000,
+    dense: str = "aten::embedding_dense_backward",
+    shares: bool = False,
+    reduced: int = 100_000 * WIDTH,
+) -> list[Finding]:
+    for rank in (0, 1):
+        steps = [step(number, rows, looked_up, dense, shares, reduced) for number in range(STEPS)]
+        trace = {
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "traceEvents": [one for its in steps for one in its],
+        }
+        (folder / f"rank{rank}.json").write_text(json.dumps(trace))
+    return list(diagnose(load(folder).measures, select=["byte-inflation"]).findings)
+
+
+def test_few_rows_of_a_table_are_used(tmp_path: Path) -> None:
+    """2 ranks × 1,000 rows of 100,000: what both get of them is a hundredth of an all_reduce."""
+    (finding,) = found(tmp_path)
+    assert "100,000 x 64 (25.6 MB), of which 2 ranks use 2,000 rows at most" in finding.summary
+    assert finding.cost_ns == pytest.approx(STEPS * CALL_US * 1e3 * 0.99, rel=0.02)
+    assert "sparse=True" in finding.advice
+
+
+def test_of_a_larger_bucket_its_share_counts(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, reduced=200_000 * WIDTH)
+    assert finding.cost_ns == pytest.approx(STEPS * CALL_US * 1e3 * 0.99 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"looked_up": 80_000},  # most of them
+        {"shares": True},  # the output layer's weight
+        {"dense": "aten::embedding_sparse_backward"},
+        {"rows": 1_000, "looked_up": 8, "reduced": 64_000},  # a small table
+        {"rows": 200_000},  # no bucket holds it
+    ],
+)
+def test_all_else_is_as_it_should_be(other: dict[str, Any], tmp_path: Path) -> None:
+    assert not found(tmp_path, **other)
