@@ -144,6 +144,19 @@ def regathered(needless: Rows) -> Said:
     )
 
 
+def whole(needless: Rows) -> Said:
+    step = codes(needless.ints("rank"), needless.ints("step"))
+    return Said(
+        "parameters or gradients are gathered whole, one by one, beside what FSDP gathers",
+        Evidence("gathered whole", float(np.median(np.bincount(step))), "times a step", 0),
+        ("activations: in all these have as many elements as the gradients",),
+        "take norms and statistics of what each rank keeps, and all_reduce the numbers "
+        "(clip_grad_norm_ does); save what each keeps (torch.distributed.checkpoint); look at "
+        "whole tensors (full_tensor()) less often",
+        "medium",
+    )
+
+
 def objects(needless: Rows) -> Said:
     return Said(
         "one rank sends Python objects in every step, of the same size, constant it seems",

@@ -58,6 +58,13 @@ _FSDP_REDUCES = (
     "FSDP calls reduce_scatter itself, as soon as backward has made a unit's gradients: reduce "
     "them less often (set_requires_gradient_sync(False) for all micro-batches but the last)"
 )
+_GATHERS = "FSDP::all_gather"
+_OF_UNITS = ("all_gather", "reduce_scatter")
+_ONE_UNIT = (
+    "FSDP shards the model as one unit, so that nothing is left to compute beside its gather: "
+    "shard its blocks, too (fully_shard each before the model; FSDP1: auto_wrap_policy), so that "
+    "the next one's parameters come while one computes"
+)
 _REDUCE_DTYPE = ", or in fewer bytes (MixedPrecisionPolicy's reduce_dtype)"
 _NO_PARAMETERS = (
     "; if these are activations, as a graph's nodes or a sequence's keys, send each rank only the "
@@ -86,6 +93,8 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             f"{op} runs asynchronously already, but the compute after it was not launched yet: "
             "see to the host first, which launches too late"
         )
+    if op in _OF_UNITS and _is_one_unit(run):
+        return _ONE_UNIT
     rows = rows_of_operation(run, op)
     if fused(run.rows("collectives", rows)):
         return (
@@ -242,6 +251,15 @@ def _is_labelled(run: Measures) -> bool:
     """Whether FSDP's own ranges are in the trace."""
     labels = run.rows("steps").coded("label").occurring()
     return any(its.startswith(_SHARDING_LABELS) for its in labels)
+
+
+def _is_one_unit(run: Measures) -> bool:
+    """Whether FSDP2 gathers for the model as a whole only: each unit below has a label of its own.
+
+    https://github.com/pytorch/pytorch/blob/main/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
+    """
+    labels = run.rows("steps").coded("label").occurring()
+    return _GATHERS in labels and not any(its.startswith(f"{_GATHERS} (") for its in labels)
 
 
 def _scatters(run: Measures) -> int:

@@ -25,7 +25,7 @@ from commtrace.metrics.run.gradients import Placed, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objects
-from commtrace.metrics.run.regathers import regathered
+from commtrace.metrics.run.regathers import gathered_whole, regathered
 from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.unmarked_passes import placed_by_threads
@@ -60,7 +60,8 @@ class Redundant(Rule, frozen=True):
         the same three sizes or more in every step of a group that averages gradients, where the
         root gets nothing that the others do not, nor works longer before. All_gathers of as many
         elements as FSDP reduce_scatters, three for each such or more: parameters that no update has
-        changed since the last.
+        changed since the last. All_gathers of other sizes in the same group that hold in a step as
+        many elements as it reduce_scatters: whole parameters or gradients, one by one.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
         every step (``all_gather_object``, ``gather_object``), or ten times in a run without steps,
@@ -120,6 +121,7 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_again, rows.take(again)),
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, _regathered(rows, repeated)),
+            (_needless.whole, rows.take(gathered_whole(rows))),
             (_needless.objects, rows.take(same_objects(rows))),
             (_needless.pickled, rows.take(exchanged_objects(rows))),
             (_needless.logits, rows.take(gathered_logits(run, rows))),

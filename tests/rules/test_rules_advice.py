@@ -327,6 +327,25 @@ def test_parameters_that_are_gathered_twice_are_to_be_prefetched(
     assert ("wrap larger modules" in advice) == (told and size < 1_000_000)
 
 
+@pytest.mark.parametrize(("units", "told"), [(("",), True), (("", " (blocks.0)"), False)])
+def test_a_model_that_is_one_unit_is_to_be_sharded_by_blocks(
+    units: tuple[str, ...], told: bool
+) -> None:
+    """FSDP2 labels the gather of each unit below the model with its name."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 2000 * i
+        run.kernel(rank, start, 100)
+        launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
+        for unit in units:
+            run.step(rank, i, start, 50, label=f"FSDP::all_gather{unit}")
+        run.collective(rank, "all_gather", start + 100, 400, size=1 << 24, **launched)
+        run.collective(rank, "reduce_scatter", start + 500, 50, size=99, **launched)
+        run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("shards the model as one unit" in advice) == told
+
+
 def test_experts_need_their_tokens_at_once() -> None:
     its = {"size": 1 << 20, "in_bytes": 1 << 20, "out_bytes": 1 << 19}
     advice = exposed("all_to_all", group="EXPERT_MODEL_PARALLEL_GROUP", **its)

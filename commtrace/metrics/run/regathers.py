@@ -1,4 +1,4 @@
-"""Gathers of parameters that a rank has had already, and that no update has changed since."""
+"""Gathers of parameters that FSDP makes again and again, or that a program makes beside FSDP's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from commtrace.arrays import NULL, Bool, codes, nth
 from commtrace.metrics.run.sequences import elements
 from commtrace.table import Rows
 
-__all__ = ["regathered"]
+__all__ = ["gathered_whole", "regathered"]
 
 _OFTEN = 3  # gathers for each reduction: FSDP gathers once for forward, and once for backward
 _ALWAYS = 0.9  # of the steps: the window may cut one
@@ -37,4 +37,31 @@ def regathered(rows: Rows) -> Bool:
     always = (np.bincount(of, often) / np.bincount(of)) >= _ALWAYS
     again = nth(codes(one, gathers)) >= reduced[one]
     found[mine] = gathers & again & always[whose] & often[one]
+    return found
+
+
+def gathered_whole(rows: Rows) -> Bool:
+    """Which rows of ``sequences`` gather tensors one by one, in all what FSDP reduces in a step.
+
+    As ``full_tensor()`` of each parameter or gradient does: of sizes that no reduction of the group
+    has, in a step in which they hold as many elements as its gradients.
+    """
+    gathers, reductions = (rows.coded("op").being(op) for op in ("all_gather", "reduce_scatter"))
+    found = np.zeros(len(rows), dtype=np.bool_)
+    mine = np.flatnonzero((gathers | reductions) & (rows.ints("step") != NULL))
+    mine = mine[rows.coded("dtype").known[mine]]
+    if not gathers[mine].any() or not reductions[mine].any():
+        return found
+    its, reduces, many = rows.take(mine), reductions[mine], elements(rows.take(mine))
+    unit = codes(its.ints("sequence"), many)
+    of_units = (np.bincount(unit, reduces) > 0)[unit]
+    step = codes(its.ints("sequence"), its.ints("step"))
+    in_step = codes(step, unit)
+    times = np.bincount(in_step, reduces)[in_step]  # each micro-batch reduces
+    once = np.full(int(step.max()) + 1, np.inf)
+    np.minimum.at(once, step[reduces], times[reduces])
+    parameters = np.bincount(step, many * reduces) / once
+    whole = np.bincount(step, many * ~of_units)
+    every = (parameters > 0) & (whole >= _ALWAYS * parameters)
+    found[mine] = ~of_units & every[step]
     return found

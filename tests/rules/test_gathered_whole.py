@@ -1,0 +1,53 @@
+"""Whole parameters or gradients that a program gathers beside what FSDP gathers."""
+
+from __future__ import annotations
+
+import pytest
+
+from commtrace.diagnosis import Finding
+from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
+
+UNITS_MB = (4, 4, 2)
+TENSORS_MB = (3, 1, 3, 1, 1, 1)
+
+
+def found(
+    gathered_mb: tuple[float, ...], *, micro_batches: int = 1, steps: int = 4
+) -> list[Finding]:
+    """FSDP's gathers and reductions of 10 MB in three units, then all_gathers of other sizes."""
+    run, now = Tiny(2, backend="gloo"), 0.0
+    call = {"asynchronous": 0, "thread": 1}
+    for step in range(4):
+        begin = now
+        its = [("all_gather", mb) for mb in UNITS_MB] + [("reduce_scatter", mb) for mb in UNITS_MB]
+        for op, mb in [*its * micro_batches, *(("all_gather", mb) for mb in gathered_mb)]:
+            for rank in range(2):
+                run.op(rank, now, 500)
+                run.collective(rank, op, now + 510, 1000, size=round(mb * 1e6), **call)
+                run.gap(rank, now + 505, 1005)
+            now += 1520
+        for rank in range(2):
+            run.step(rank, step, begin, now - begin)
+    return list(diagnose(run.trace(), select=["redundant"]).findings)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_all_parameters_one_by_one(micro_batches: int) -> None:
+    """Or their gradients, which are as many however often they are reduced."""
+    (finding,) = found(TENSORS_MB, micro_batches=micro_batches)
+    assert "gathered whole, one by one, beside what FSDP gathers" in finding.summary
+    assert "24 operations too many" in finding.summary
+    assert finding.cost_ns == pytest.approx(24 * 1e6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "gathered_mb",
+    [
+        (3, 1, 3, 1),  # not all: a sequence, or experts
+        (4, 4, 2),  # units of FSDP's own, for the backward pass
+        (),
+    ],
+)
+def test_all_else_is_as_it_should_be(gathered_mb: tuple[float, ...]) -> None:
+    assert not found(gathered_mb)
