@@ -25,7 +25,7 @@ from commtrace.intervals import intersect, total, union
 from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.host_speed import slower_operators
 from commtrace.metrics.run.joined_rows import operation_of
-from commtrace.metrics.run.object_collectives import of_objects
+from commtrace.metrics.run.object_collectives import carry_objects
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._slow_copies import PIN, of_copies
@@ -301,6 +301,7 @@ def _of_slow_host(culprit: Culprit, run: Measures) -> str | None:
 
 def _sends_objects(culprit: Culprit, run: Measures) -> bool:
     """Whether others await it mostly as the root of operations that carry Python objects."""
-    row = run_graph(run).calls.row[culprit.call]
-    op = run.rows("collectives").coded("op").at(row)
-    return culprit.waits.mostly == "root" and of_objects(run, str(op))
+    calls = run_graph(run).calls
+    there = (calls.place == calls.place[culprit.call]) & np.isin(calls.rank, culprit.ranks)
+    carries = carry_objects(run, calls.operation[there].astype(np.int64))
+    return culprit.waits.mostly == "root" and carries

@@ -104,7 +104,7 @@ def test_a_host_without_operators_computes_in_python_or_waits(
 
 @pytest.mark.parametrize(("dtype", "advice"), [("uint8", "pickles"), ("float32", "outside of")])
 def test_a_root_that_computes_before_it_sends_objects_pickles_them(dtype: str, advice: str) -> None:
-    """Their lengths, and then their bytes."""
+    """Their lengths, and then their bytes; other broadcasts of the step carry tensors."""
     rows = [{"rank": rank, "machine": {"own_s": 0.9 - 0.5 * rank, "seconds": 1}} for rank in (0, 1)]
     run = Tiny(2, backend="gloo", manifest={"ranks": rows})
     for step in range(8):
@@ -119,6 +119,8 @@ def test_a_root_that_computes_before_it_sends_objects_pickles_them(dtype: str, a
                 rank, "broadcast", call, at + 6_200 - call, size=8, dtype="int64", **root
             )
             run.collective(rank, "broadcast", at + 6_300, 200, size=4096, dtype=dtype, **root)
+            for number in range(3):
+                run.collective(rank, "broadcast", at + 6_600 + 200 * number, 150, size=9999, **root)
     (its,) = diagnose(run.trace(), select=["late-root"]).findings
     assert (its.ranks, its.cause) == ((0,), "host")
     assert advice in its.advice

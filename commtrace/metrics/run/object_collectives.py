@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["lengths_of_objects", "objects_sent", "of_objects"]
+__all__ = ["carry_objects", "lengths_of_objects", "objects_sent", "of_objects"]
 
 _LENGTH_BYTES = 8
 _MOSTLY = 0.5  # of the operations
@@ -25,6 +25,14 @@ def of_objects(run: Measures, op: str) -> bool:
     carries = _carrying(run)
     asked = sequences(run).coded("op").being(op) if carries.any() else carries
     return bool(np.count_nonzero(carries & asked) > _MOSTLY * np.count_nonzero(asked))
+
+
+def carry_objects(run: Measures, operations: Int64) -> bool:
+    """Whether most of these operations, by number, carry pickled objects, or their lengths."""
+    if not (carries := _carrying(run)).any():
+        return False
+    numbers = sequences(run).ints("operation")[carries]
+    return bool(np.isin(operations, numbers).mean() > _MOSTLY)
 
 
 def objects_sent(run: Measures, rank: int) -> tuple[Int64, Int64]:
