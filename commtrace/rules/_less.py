@@ -11,7 +11,7 @@ from commtrace.causal.critical_path import critical_path
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
-from commtrace.metrics.run.sizes import unsized_per_step
+from commtrace.metrics.run.sizes import small_per_step
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Rows
 
@@ -23,6 +23,7 @@ __all__ = ["asked", "fewer_bytes", "fused", "longest", "sharded", "small"]
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
 _MOSTLY = 0.5
+_FEW_BYTES = 65_536
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
@@ -50,7 +51,8 @@ def asked(run: Measures, op: str | None) -> str:
         return ""
     if of_objects(run, op):
         return f"{_OBJECTS}; "
-    if (count := unsized_per_step(run, op)) >= _MANY:  # of known sizes latency-bound tells
+    count = small_per_step(run, op, _FEW_BYTES)
+    if count >= _MANY:  # latency-bound tells of those in a row only
         return f"each step has {count:.0f} of them: put what is small into one; "
     return f"{_ASK[op]}; " if op in _ASK and not _does_so_already(run, op) else ""
 

@@ -174,12 +174,16 @@ def pickled(exchanged: Rows) -> Said:
         f"ranks exchange Python objects {often}, each pickled by one and unpickled by others",
         Evidence("largest", float(exchanged.ints("size_bytes").max()) / 1e6, "MB"),
         ("tensors: sizes, then as many bytes, as all_gather_object gathers what it pickled",),
-        "gather tensors: numbers, features and ids as they are, texts as padded bytes; objects "
-        "only now and then (the saving is what runs no operator right before and behind, all of "
-        "it pickling or not)",
+        f"{_verb(exchanged)} tensors: numbers, features and ids as they are, texts as padded "
+        "bytes; objects only now and then (the saving is what runs no operator right before and "
+        "behind, all of it pickling or not)",
         "low",
         too_many=False,
     )
+
+
+def _verb(exchanged: Rows) -> str:
+    return "scatter" if exchanged.coded("op").being("scatter").any() else "gather"
 
 
 def logits(gathered: Rows) -> Said:

@@ -45,11 +45,13 @@ def test_a_root_that_sends_back_what_it_computes_need_be_none(answers: bool) -> 
     assert ("all_reduce, and let every rank compute that" in its.advice) == answers
 
 
+@pytest.mark.parametrize("size", [None, 64, 1 << 20])
 @pytest.mark.parametrize(("count", "told"), [(20, True), (4, False)])
-def test_many_operations_of_unknown_size_are_counted(count: int, told: bool) -> None:
-    """Of known sizes ``latency-bound`` tells."""
+def test_many_operations_of_few_bytes_are_counted(count: int, told: bool, size: int | None) -> None:
+    """Or of unknown ones; ``latency-bound`` tells of those in a row."""
     sums = [("all_reduce", lambda rank, step: 400.0)] * count
-    its = found(gloo_loop(*sums, ranks=2, steps=STEPS), "exposed-communication")
+    its = found(gloo_loop(*sums, ranks=2, steps=STEPS, size=size), "exposed-communication")
+    told = told and size != 1 << 20
     assert ("each step has 20 of them" in its.advice) == told
 
 

@@ -172,3 +172,35 @@ def test_two_in_a_step_are_packed_and_unpacked_both() -> None:
 )
 def test_tensors_and_objects_now_and_then_are_as_they_should_be(run: Measures) -> None:
     assert not found(run)
+
+
+def scattering(content: str = "uint8", rounds: int = 12) -> Measures:
+    """Rank 0 packs 400 kB for 20 ms, two parts, of which each rank unpacks its own for 10 ms."""
+    run, now = Tiny(2, backend="gloo"), 0.0
+    parts = ("broadcast", 8, "int64"), ("scatter", 400_000, content), ("scatter", 16, "int64")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0, "root": 0}
+    for _ in range(rounds):
+        for rank in range(2):
+            run.op(rank, now, 5_000)
+            run.gap(rank, now + 5_000, 20_000 + 700 + 10_000)
+            early = 20_000 * rank
+            for number, (op, size, dtype) in enumerate(parts):
+                at, lasts = now + 25_000 + 220 * number, 200.0
+                if not number:
+                    at, lasts = at - early, lasts + early
+                run.collective(rank, op, at, lasts, size=size, dtype=dtype, **call)
+            run.op(rank, now + 35_700, 5_000)
+            run.collective(rank, "gather", now + 40_710, 200, size=1 << 20, **call)
+            run.gap(rank, now + 40_710, 200)
+        now += 41_000
+    return run.trace()
+
+
+def test_objects_that_one_rank_scatters() -> None:
+    """400 kB packed and 200 kB unpacked at 20 MB/s: 20 and 10 ms."""
+    (finding,) = found(scattering())
+    assert "ranks exchange Python objects again and again" in finding.summary
+    assert finding.advice.startswith("scatter tensors")
+    assert finding.cost_ns == pytest.approx(12 * 30e6, rel=0.15)
+    assert not found(scattering(content="float32"))
+    assert not found(scattering(rounds=6)), "too few to say"

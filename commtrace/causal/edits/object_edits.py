@@ -45,14 +45,19 @@ def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """
     calls, its, bounds = run_graph(run).calls, matched(run).operations, _bounds(run, which)
     size, ranks = its.ints("size_bytes").clip(min=0), its.ints("present").clip(min=1)
-    to_root = its.coded("op").being("gather")[bounds.received]
-    gets = ~to_root | (its.ints("root")[bounds.received] == calls.rank[bounds.unpacked])
+    op, root = its.coded("op"), its.ints("root")
+    # Of a gather the root gets all that each packs, of a scatter each its part of what it packs.
+    to_root, from_root = (op.being(its) for its in ("gather", "scatter"))
+    gets = ~to_root[bounds.received] | (root[bounds.received] == calls.rank[bounds.unpacked])
+    gives = ~from_root[bounds.sent] | (root[bounds.sent] == calls.rank[bounds.packed])
+    each = size / ranks
     idle = np.asarray(idle_ns(run), dtype=np.float64)
     by_python = calls.on_cpu.any() and idle.sum() > own_work(run).own_ns[:, HOSTS].sum() / 2
     bytes_per_ns = _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS
     most = np.zeros(calls.rank.size)
-    most[bounds.packed] += (size / ranks)[bounds.sent] / bytes_per_ns
-    most[bounds.unpacked] += gets * size[bounds.received] / bytes_per_ns
+    packs, unpacks = np.where(from_root, size, each), np.where(from_root, each, size)
+    most[bounds.packed] += gives * packs[bounds.sent] / bytes_per_ns
+    most[bounds.unpacked] += gets * unpacks[bounds.received] / bytes_per_ns
     return doing_less(run, np.minimum(idle, most), lag_ns)
 
 
@@ -77,9 +82,13 @@ def without_objects(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
 
 
 def _bounds(run: Measures, which: Bool) -> _Bounds:
-    calls = run_graph(run).calls
-    lengths = matched(run).operations.coded("dtype").being("int64")[calls.operation]
+    calls, its = run_graph(run).calls, matched(run).operations
+    lengths = its.coded("dtype").being("int64")[calls.operation]
     order = in_order(calls.rank.astype(np.int64), calls.launch_ns)
+    # scatter_object_list tells the lengths of its parts behind these, which are unpickled then.
+    tells_behind = (lengths & its.coded("op").being("scatter")[calls.operation])[order]
+    tells_behind[1:] &= which[order[:-1]]
+    order = order[~tells_behind]
     here, behind = order[:-1], order[1:]
     same = calls.rank[here] == calls.rank[behind]
     tell = same & which[here] & lengths[here] & which[behind]

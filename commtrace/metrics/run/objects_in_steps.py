@@ -63,9 +63,11 @@ def same_objects(rows: Rows) -> Bool:
 def exchanged_objects(rows: Rows) -> Bool:
     """Which rows of ``sequences`` exchange objects between all ranks, in every step.
 
-    In a run without steps those of groups that do so ten times or more.
+    Or scatter one rank's, behind the size of the largest. In a run without steps those of groups
+    that do so ten times or more.
     """
-    at = _lengths(rows, "all_gather", ("all_gather", "gather"))
+    gathered = _lengths(rows, "all_gather", ("all_gather", "gather"))
+    at = np.sort(np.append(gathered, _lengths(rows, "broadcast", ("scatter",))))
     if (rows.ints("step") != NULL).any():
         return _flags(rows, _in_every_step(rows, _in_steps(rows, at)))
     sequence = rows.ints("sequence")[at]

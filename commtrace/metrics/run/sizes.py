@@ -1,4 +1,4 @@
-"""Communication whose size is unknown."""
+"""Communication whose size is unknown, or small."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commtrace.diagnosis import Note
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["unsized", "unsized_per_step"]
+__all__ = ["small_per_step", "unsized"]
 
 
 def unsized(run: Measures) -> tuple[Note, ...]:
@@ -33,13 +33,13 @@ def unsized(run: Measures) -> tuple[Note, ...]:
     return (Note("sizes-unknown", message),)
 
 
-def unsized_per_step(run: Measures, op: str) -> float:
-    """How many operations of that name and of unknown size a rank takes part in, in a step.
+def small_per_step(run: Measures, op: str, below_bytes: int) -> float:
+    """How many operations of that name and fewer bytes, or of unknown size, a rank has in a step.
 
     The mean; 0 where no steps are labelled.
     """
     table = run.rows("collectives")
     rank, step = table.ints("rank"), table.ints("step")
-    mine = table.coded("op").being(op) & (table.ints("size_bytes") == NULL) & (step != NULL)
+    mine = table.coded("op").being(op) & (table.ints("size_bytes") < below_bytes) & (step != NULL)
     steps = codes(rank[mine], step[mine]).max(initial=-1) + 1
     return np.count_nonzero(mine) / max(int(steps), 1)
