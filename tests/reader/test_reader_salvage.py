@@ -137,7 +137,9 @@ def test_something_appended_to_a_gzip_file(tmp_path: Path) -> None:
         (pretty(1, name=["k1"]), 1),
         (pretty(1, ph=None), 1),
         (pretty(1, args=[1]), 1),
-        (pretty(1, args={"stream": "7"}), 1),
+        (pretty(1, args={"device": 0.5}), 1),
+        (pretty(1, args={"device": 0, "stream": "7"}), 0),  # as written anew by other programs
+        (pretty(1, args={"device": 0, "stream": 7.0, "correlation": 5.0}), 0),
         (pretty(1, ts=float("nan")), 1),
         (pretty(1, ts=float("inf")), 1),
         (pretty(1, pid="gpu 0", tid="stream 7"), 0),  # its arguments tell

@@ -86,6 +86,7 @@ class Decoder(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self._one = msgspec.json.Decoder(kind)
         self._list: Any = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._lenient = msgspec.json.Decoder(kind, strict=False)
 
     def many(self, texts: Sequence[msgspec.Raw]) -> list[T | None]:
         """Decode all at once; None stands for arguments of the wrong types."""
@@ -104,11 +105,16 @@ class Decoder(Generic[T]):
         return [next(decoded) if type(its) is msgspec.Raw else its for its in given]
 
     def one(self, text: msgspec.Raw) -> T | None:
-        """Decode one; None stands for arguments of the wrong types."""
-        try:
-            return self._one.decode(text)
-        except BROKEN:
-            return None
+        """Decode one; None stands for arguments of the wrong types.
+
+        Whole numbers that are written as floats or texts are none: others write traces anew.
+        """
+        for decoder in (self._one, self._lenient):
+            try:
+                return decoder.decode(text)
+            except BROKEN:
+                continue
+        return None
 
 
 GPU = Decoder(GpuArguments)
