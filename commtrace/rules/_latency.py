@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Latency", "Served", "latency_of"]
 
 _SMALL_BYTES = 131_072  # moved in no time by any link
+_PAIR, _FAR = 2, 16  # sizes, so many times as large
 _SELDOM = 0.1  # of the small messages
 _MANY, _UNLIKE, _SAME, _FEW = 100, 2.0, 1.1, 0.05  # messages, their sizes, their times, outliers
 _WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
@@ -98,11 +99,20 @@ def _fitted(some: Rows, max_residual: float) -> Model | None:
     """
     size, number = np.unique(some.ints("size_bytes"), return_inverse=True)
     median = quantiles(number, some.ints("transfer_ns"), 50, size.size)
+    if size.size == _PAIR and size[1] >= _FAR * size[0]:
+        return _through(size.astype(np.float64), median, len(some))
     model = fit(size.astype(np.float64), median)
     if model is None:
         return None
     off = np.abs(median / [model.time_ns(one) for one in size.tolist()] - 1)
     return model if np.average(off, weights=np.bincount(number)) <= max_residual else None
+
+
+def _through(size: Float64, median: Float64, points: int) -> Model | None:
+    """The model that two sizes far apart leave no choice of; None if it has no latency."""
+    per_byte = (median[1] - median[0]) / (size[1] - size[0])
+    latency = float(median[0] - size[0] * per_byte)
+    return Model(latency, float(1 / per_byte), 0.0, points) if min(latency, per_byte) > 0 else None
 
 
 def _alike(some: Served, max_bytes: int) -> Latency | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes, least, numbered, sums
 from commtrace.causal.critical_path import critical_path
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import POINT_TO_POINT, element_bytes
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import small_per_step
@@ -18,12 +18,13 @@ from commtrace.table import Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["asked", "fewer_bytes", "fused", "longest", "sharded", "small"]
+__all__ = ["asked", "fewer_bytes", "fused", "less", "longest", "sharded", "small"]
 
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
 _MOSTLY = 0.5
 _FEW_BYTES = 65_536
+_HALF_BYTES = 2  # of an element
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
@@ -112,8 +113,18 @@ def fused(calls: Rows) -> bool:
 
 
 def fewer_bytes(run: Measures, ops: list[str]) -> str:
-    """That fewer bytes help, unless all that these operations send is small."""
-    return "" if small(run, ops) else "in fewer bytes (half precision), "
+    """That fewer bytes help, unless all that these operations send is small, or in half already."""
+    its = matched(run).operations
+    dtype = its.coded("dtype").take(its.coded("op").where(ops.__contains__))
+    in_half = dtype.where(lambda name: element_bytes(name) <= _HALF_BYTES)
+    enough = small(run, ops) or (in_half.size > 0 and bool(in_half.all()))
+    return "" if enough else "in fewer bytes (half precision), "
+
+
+def less(run: Measures, ops: list[str]) -> str:
+    """In fewer bytes, if these can be fewer, or less often."""
+    fewer = fewer_bytes(run, ops)
+    return f"{fewer}or less often" if fewer else "less often"
 
 
 def longest(run: Measures) -> list[str]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SlowGroups", "slow_groups"]
 
-_SIBLINGS = 3  # of two nobody knows by how much such groups differ
+_SIBLINGS = 3  # of two on several hosts nobody knows by how much such groups differ
+_PAIR = 2
 _NEARLY = 0.25  # of what the slowest takes more: who takes so much more is slow, too
 _FEW = 0.25  # of all siblings
 
@@ -87,8 +88,8 @@ def slow_groups(run: Measures, min_count: int, min_ratio: float) -> list[SlowGro
 def _siblings(run: Measures, min_count: int) -> _Siblings:
     """The operations that can be compared: of one kind in three groups of a dimension or more.
 
-    Groups that are alike in the number of their ranks and hosts, or whose hosts are unknown, and
-    have so many operations.
+    Or in two that are each on one host, of which the faster one is usual. Groups that are alike in
+    the number of their ranks and hosts, or whose hosts are unknown, and have so many operations.
     """
     known = served(run, late=True)
     known = known.take(
@@ -107,8 +108,12 @@ def _siblings(run: Measures, min_count: int) -> _Siblings:
     of_group = codes(kind, known.coded("communicator"))
     first = first_rows(of_group)
     typical = quantiles(of_group, known.ints("transfer_ns"), 50, first.size)
-    usual = quantiles(kind[first], typical, 50, kind.max(initial=-1) + 1)
-    several = (np.bincount(kind[first]) >= _SIBLINGS)[kind]
+    count = kind.max(initial=-1) + 1
+    least = np.full(count, np.inf)
+    np.minimum.at(least, kind[first], typical)
+    groups = np.bincount(kind[first], minlength=count)
+    usual = np.where(groups > _PAIR, quantiles(kind[first], typical, 50, count), least)
+    several = (groups[kind] >= _SIBLINGS) | ((groups[kind] == _PAIR) & (on == 1))
     return _Siblings(known, family, usual[kind]).take(several)
 
 
@@ -116,9 +121,7 @@ def _standing_out(its: _Siblings, run: Measures, min_ratio: float) -> SlowGroups
     """The slowest of a family, or few of them, whom no other is nearly as slow as."""
     group, relative = its.operations.coded("communicator"), its.relative
     level = {name: float(np.median(relative[at])) for (name,), at in rows_by(group).items()}
-    if len(level) < _SIBLINGS:
-        return None
-    usual = float(np.median([*level.values()]))
+    usual = float(np.median([*level.values()]) if len(level) > _PAIR else min(level.values()))
     least = usual + _NEARLY * (max(level.values()) - usual)
     slow = tuple(name for name, its_level in level.items() if its_level > least)
     of_slow = group.where(slow.__contains__)

@@ -20,9 +20,10 @@ from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream
 from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import far_slower_between_hosts
+from commtrace.rules._bound import doing_less
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, per_device
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns
-from commtrace.rules._less import asked, fewer_bytes, longest
+from commtrace.rules._less import asked, fewer_bytes, less, longest
 from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsure import may_wait, why_unsure
@@ -31,6 +32,9 @@ from commtrace.units import ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+
+
+_NEARLY_ALL = 0.75  # of the compute
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -62,8 +66,10 @@ class ExposedCommunication(Rule, frozen=True):
         what the ranks' processes leave idle of the cores. Where calls run asynchronously already,
         what is left comes after the last compute (buckets of other sizes, fewer bytes), or the host
         launches that compute too late (launch-gap). Where no core is idle only less communication
-        helps, or more cores. Where a mesh's dimension of much traffic spans hosts and one of little
-        lies within them, the two should change places.
+        helps, or more cores; and so it is where nearly all compute runs beside communication, as
+        by keeping parameters from forward to backward. Where a mesh's
+        dimension of much traffic spans hosts and one of little lies within them, the two should
+        change places.
 
     Blind spots
         Whether the compute is independent: a trace does not show which result it needs, and
@@ -113,6 +119,9 @@ class ExposedCommunication(Rule, frozen=True):
             unsaved = [*self._on_callers_stream(found, run)] if self._is_large(could, run) else []
             if not unsaved and behind is not None and behind.total_ns < could:
                 unsaved = [self._behind_backward(found, run, behind)]
+            op, _ = most_exposed(run)
+            if not unsaved and op is not None and _is_bound(found):
+                unsaved = [self._bound(found, run, op)]
             if not unsaved:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
@@ -181,10 +190,15 @@ class ExposedCommunication(Rule, frozen=True):
         what = f"only {ms(behind.backward_ns)} of backward" if behind.backward_ns else "no backward"
         why = f"mostly {op} of gradients, and {what} runs with no communication beside it"
         advice = (
-            f"{asked(run, op)}communicate less: {fewer_bytes(run, [op])}or less often (gradient "
-            "accumulation, larger batches), and see whether the links are as fast as they should be"
+            f"{asked(run, op)}communicate less: {less(run, [op])} (gradient accumulation, larger "
+            "batches), and see whether the links are as fast as they should be"
         )
         return self._unsaved(found, run, op, self.large_step_share, why, advice)
+
+    def _bound(self, found: Devices, run: Measures, op: str) -> Finding:
+        """What is exposed where communication lasts longer than the compute that hides it."""
+        why = f"mostly {op}, and nearly all compute runs beside communication already"
+        return self._unsaved(found, run, op, self.large_step_share, why, doing_less(run, op))
 
     def _beside_full_cores(self, found: Devices, run: Measures, why: str) -> Finding:
         """What is exposed; CannotLook where that is little."""
@@ -300,6 +314,17 @@ def _run(compute_at: float) -> Measures:
             run.collective(rank, "all_reduce", step * 10_000 + 400, 4000, size=1 << 26)
             run.kernel(rank, step * 10_000 + compute_at, 4000)
     return run.trace()
+
+
+def _is_bound(found: Devices) -> bool:
+    """Whether nearly all compute is beside communication, and as much as half of what is exposed.
+
+    Else it is a program that only communicates, as a benchmark, or one that does not overlap.
+    """
+    overlapped_ns = found.communication_ns - found.exposed_ns
+    nearly_all = _NEARLY_ALL * (found.free_ns + overlapped_ns) <= overlapped_ns
+    much = 2 * (found.free_ns + overlapped_ns) >= found.exposed_ns
+    return bool(np.median(nearly_all & much) > 0)
 
 
 def _each(found: Devices) -> str:

@@ -41,7 +41,8 @@ class LatencyBound(Rule, frozen=True):
         if they are a tenth of the group's largest: those of units that could be part of others.
         Groups alike, as of one dimension of a mesh, are one finding.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
-        the fit is off by at most ``max_residual`` in the messages' mean. With NCCL else it is what
+        the fit is off by at most ``max_residual`` in the messages' mean; or by the line through two
+        sizes, one 16 times as large as the other. With NCCL else it is what
         a hundred collectives or more take alike, one twice as large as another; or what NCCL's own
         tuning constants say, assumed, as the finding says; or what tiny collectives take, if that
         is more: those that moving, at less than any link's bandwidth, takes a tenth of at most. (In
@@ -73,7 +74,7 @@ class LatencyBound(Rule, frozen=True):
 
     min_count: int = 10
     min_latency_share: float = 0.5
-    max_bytes: int = 1_000_000
+    max_bytes: int = 4_000_000
     max_residual: float = 0.3
     min_step_share: float = 0.05
     bucket_bytes: int = 25_000_000

@@ -39,11 +39,12 @@ class SlowLink(Rule, frozen=True):
         cores that are shared would not make it; of its messages only the wait for them is known,
         which has to be four times another pair's. Groups of more than two ranks, on GPUs, are
         compared with two siblings or more, of as many ranks and hosts along one dimension of the
-        job's mesh: one, or a quarter of them at most, takes more than ``min_ratio`` times as long
-        as these for the same all_reduces, all_gathers and reduce_scatters, its first quartile above
-        their third, and no other exceeds what is usual by a quarter as much. Where none of these
-        stands out, all that GPUs move between hosts is held against a twentieth of the bandwidth
-        within hosts: adapters for each GPU give more, behind any NVLink.
+        job's mesh, or with one where each is on one host, with low confidence: one, or a quarter of
+        them at most, takes more than ``min_ratio`` times as long as these for the same all_reduces,
+        all_gathers and reduce_scatters, its first quartile above their third, and no other exceeds
+        what is usual by a quarter as much. Where none of these stands out, all that GPUs move
+        between hosts is held against a twentieth of the bandwidth within hosts: adapters for each
+        GPU give more, behind any NVLink.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -149,7 +150,8 @@ class SlowLink(Rule, frozen=True):
         slow, rest, ratio = found.transfers, found.rest, found.ratio
         named = " and ".join(spoken(run, group) for group in found.groups)
         slow_gb_s, rest_gb_s = (float(np.median(its.floats("busbw_gb_s"))) for its in (slow, rest))
-        siblings = counted(len(rest.coded("communicator").occurring()), "group")
+        others = len(rest.coded("communicator").occurring())
+        siblings = f"other {counted(others, 'group')}" if others > 1 else "only other group"
         dimension = dimensions_of(run, rest.coded("communicator")).at(0)
         doubt = "" if found.separable else " or rank"
         alone = ", nor whether they alone are on several hosts" if found.hosts is None else ""
@@ -158,7 +160,7 @@ class SlowLink(Rule, frozen=True):
             slow,
             summary=(
                 f"{counted(len(slow), 'operation')} of {named} take {ratio:.3g} times as long as "
-                f"the same of the other {siblings} of {dimension}; which link{doubt} among them is "
+                f"the same of the {siblings} of {dimension}; which link{doubt} among them is "
                 f"slow, the trace does not show{alone}"
             ),
             ranks=found.ranks,
@@ -177,7 +179,7 @@ class SlowLink(Rule, frozen=True):
                 f"check the links, ports and slots of {numbered('rank', found.ranks)} "
                 f"({tool}, NCCL_DEBUG=INFO), and run nccl-tests on them alone"
             ),
-            confidence="medium" if found.separable and found.hosts else "low",
+            confidence="medium" if found.separable and found.hosts and others > 1 else "low",
         )
 
     def _of_network(self, found: BetweenHosts, gain: Saving, run: Measures) -> Finding:

@@ -230,6 +230,16 @@ class TestLatencyBound:
         (finding,) = found(all_reduces(times, sizes=sizes, pause_us=2).trace(), "latency-bound")
         assert "60 all_reduces of 48 bytes to 5.76 kB each follow one another" in finding.summary
 
+    def test_two_sizes_far_apart_are_a_line(self) -> None:
+        """1.2 MB take 80 µs, and 95.2 MB 94 times 18.5 µs more: 58 µs whatever the size."""
+        times, few = [1820, *[80] * 60, 1820], [1_200_000] * 60
+        run = all_reduces(times, sizes=[95_200_000, *few, 95_200_000], pause_us=2)
+        (finding,) = found(run.trace(), "latency-bound")
+        assert "60 all_reduces of 1.2 MB each follow one another" in finding.summary
+        assert "(57.8 µs each)" in finding.summary
+        near = all_reduces(times, sizes=[12_000_000, *few, 12_000_000], pause_us=2)
+        assert not found(near.trace(), "latency-bound")
+
     def test_an_optimizer_that_sends_parameter_by_parameter_can_send_buckets(self) -> None:
         sizes = [*self.LARGE, *[8_000] * 60]
         times = [20 + size / 1e5 for size in self.LARGE] + [20.0] * 60

@@ -23,9 +23,10 @@ def job(
     count: int = 4,
     across_us: Mapping[int, float] | None = None,
     op: str = "all_gather",
+    hosts: tuple[str, ...] = HOSTS,
 ) -> Measures:
     """Twelve times an operation in each tp group, then one in each dp group across them."""
-    run = Tiny(SIZE * count, hosts=HOSTS)
+    run = Tiny(SIZE * count, hosts=hosts)
     tensors = {f"mesh_tp:{i}": range(SIZE * i, SIZE * i + SIZE) for i in range(count)}
     data = {f"mesh_dp:{i}": range(i, SIZE * count, SIZE) for i in range(SIZE)}
     run.groups = {name: tuple(ranks) for name, ranks in (tensors | data).items()}
@@ -82,8 +83,16 @@ def test_siblings_that_differ_anyway_are_no_links(took_us: Mapping[int, float]) 
     assert not found(job(took_us))
 
 
-def test_of_two_groups_nobody_knows_which_is_usual() -> None:
-    assert not found(job({1: 300}, count=2))
+def test_of_two_groups_on_one_host_each_the_slower_is_named_with_doubt() -> None:
+    (its,) = found(job({1: 300}, count=2))
+    assert (its.ranks, its.confidence) == ((4, 5, 6, 7), "low")
+    assert "3 times as long as the same of the only other group of tp" in its.summary
+    assert its.cost_ns == pytest.approx(12 * 200_000, rel=0.05)
+
+
+def test_of_two_groups_across_hosts_nobody_knows_which_is_usual() -> None:
+    assert not found(job({1: 300}, count=2, hosts=("a", "b") * 4))
+    assert not found(edited(job({1: 300}, count=2), "ranks", host=None))
 
 
 def test_ranks_that_are_slow_in_their_other_groups_may_be_the_cause() -> None:

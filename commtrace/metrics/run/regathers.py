@@ -8,18 +8,20 @@ from commtrace.arrays import NULL, Bool, codes, nth
 from commtrace.metrics.run.sequences import elements
 from commtrace.table import Rows
 
-__all__ = ["gathered_whole", "regathered"]
+__all__ = ["IN_BACKWARD", "gathered_whole", "regathered"]
 
-_OFTEN = 3  # gathers for each reduction: FSDP gathers once for forward, and once for backward
+IN_BACKWARD = 1.5
+"""Gathers for each reduction, if parameters are gathered again for backward, but for the last."""
+_AGAIN = 3
 _ALWAYS = 0.9  # of the steps: the window may cut one
 
 
-def regathered(rows: Rows) -> Bool:
+def regathered(rows: Rows, often: float = _AGAIN) -> Bool:
     """Which rows of ``sequences`` gather once more what FSDP's reductions tell are parameters.
 
-    In a step as many elements as are reduce_scattered, ``_OFTEN`` times as often or more:
-    parameters that several micro-batches, or the tokens of a generation, use before they are
-    updated. All but the first of each in (nearly) all steps of its rank and group.
+    In a step as many elements as are reduce_scattered, so ``often`` or more: by default parameters
+    that several micro-batches, or the tokens of a generation, use before they are updated. All but
+    the first of each in (nearly) all steps of its rank and group.
     """
     gathers, reductions = (rows.coded("op").being(op) for op in ("all_gather", "reduce_scatter"))
     known = (rows.ints("step") != NULL) & rows.coded("dtype").known
@@ -31,12 +33,12 @@ def regathered(rows: Rows) -> Bool:
     whose = codes(its.ints("sequence"), elements(its))
     one = codes(whose, its.ints("step"))
     reduced, gathered = (np.bincount(one, part, one.max() + 1) for part in (~gathers, gathers))
-    often = (reduced > 0) & (gathered >= _OFTEN * reduced)
-    of = np.zeros(often.size, np.int64)
+    many = (reduced > 0) & (gathered >= often * reduced)
+    of = np.zeros(many.size, np.int64)
     of[one] = whose
-    always = (np.bincount(of, often) / np.bincount(of)) >= _ALWAYS
+    always = (np.bincount(of, many) / np.bincount(of)) >= _ALWAYS
     again = nth(codes(one, gathers)) >= reduced[one]
-    found[mine] = gathers & again & always[whose] & often[one]
+    found[mine] = gathers & again & always[whose] & many[one]
     return found
 
 

@@ -1,0 +1,62 @@
+"""What to do about a run that communicates for longer than it computes, however it overlaps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commtrace.comms import members
+from commtrace.metrics.rank.hosts import hosts
+from commtrace.metrics.run.regathers import IN_BACKWARD, regathered
+from commtrace.metrics.run.sequences import sequences
+from commtrace.metrics.run.waits import matched
+from commtrace.rules._less import asked, less, sharded
+from commtrace.units import percent
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["doing_less"]
+
+_OF_SHARDS = ("all_gather", "reduce_scatter")
+_HYBRID = (
+    "shard within hosts and replicate between them (HSDP: a mesh of two dimensions, of which the "
+    "second shards), so that gathers stay on the fast links; "
+)
+
+
+def doing_less(run: Measures, op: str) -> str:
+    """How such a run, which has mostly these operations, communicates less."""
+    of_shards = op in _OF_SHARDS and sharded(run)
+    keep = _keeping(run) if of_shards else ""
+    hybrid = _HYBRID if of_shards and _shards_across_hosts(run, op) else ""
+    return (
+        f"{asked(run, op)}{keep}{hybrid}communicate less: {less(run, [op])} (gradient "
+        "accumulation, larger batches), and see whether the links are as fast as they should be"
+    )
+
+
+def _keeping(run: Measures) -> str:
+    """What is left out if parameters are kept that are gathered for forward and for backward.
+
+    Their bytes: where gathers and reductions share links no replay knows the time.
+    """
+    rows = sequences(run)
+    size = rows.ints("size_bytes")
+    again = int(size[regathered(rows, IN_BACKWARD)].sum())
+    if not again:
+        return ""
+    return (
+        "keep parameters from forward to backward where memory allows "
+        f"(reshard_after_forward=False): {percent(again, int(size.sum()))} of the bytes; "
+    )
+
+
+def _shards_across_hosts(run: Measures, op: str) -> bool:
+    """Whether a group of it spans hosts that have several of its ranks."""
+    its, on = matched(run).operations, hosts(run)
+    groups = its.coded("communicator").take(its.coded("op").being(op)).occurring()
+    for ranks in (members(group) for group in groups):
+        names = [on.get(rank) for rank in ranks or ()]
+        if None not in names and 1 < len(set(names)) < len(names):
+            return True
+    return False
