@@ -65,6 +65,10 @@ _ONE_UNIT = (
     "shard its blocks, too (fully_shard each before the model; FSDP1: auto_wrap_policy), so that "
     "the next one's parameters come while one computes"
 )
+_BARRIER = (
+    "leave the barrier out, unless it orders something outside communication: until the last comes "
+    "all others do nothing"
+)
 _REDUCE_DTYPE = ", or in fewer bytes (MixedPrecisionPolicy's reduce_dtype)"
 _NO_PARAMETERS = (
     "; if these are activations, as a graph's nodes or a sequence's keys, send each rank only the "
@@ -93,6 +97,8 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             f"{op} runs asynchronously already, but the compute after it was not launched yet: "
             "see to the host first, which launches too late"
         )
+    if op == "barrier":
+        return _BARRIER
     if op in _OF_UNITS and _is_one_unit(run):
         return _ONE_UNIT
     rows = rows_of_operation(run, op)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
-from commtrace.causal.edits.not_issued import not_issued
+from commtrace.causal.edits.not_issued import not_issued, not_waited_in
 from commtrace.causal.edits.object_edits import as_tensors, without_objects
 from commtrace.causal.edits.own_pace import at_own_pace
 from commtrace.causal.edits.run_edits import as_measured, saved_by
@@ -207,7 +207,11 @@ def _regathered(rows: Rows, repeated: Rows) -> Rows:
     return others.take(regathered(others))
 
 
-_EDITS = {_needless.objects: without_objects, _needless.pickled: as_tensors}
+_EDITS = {
+    _needless.barrier: not_waited_in,
+    _needless.objects: without_objects,
+    _needless.pickled: as_tensors,
+}
 
 
 def _operations(rows: Rows) -> Int64:

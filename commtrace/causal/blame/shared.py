@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,15 +15,18 @@ from commtrace.causal.blame.suspects import edit_of
 from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import saved_by
 from commtrace.causal.replay.graph import Change, Lags
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.inputs import Inputs
-from commtrace.causal.work.own_operators import OwnOperators
-from commtrace.causal.work.segments import work_on_cores
-from commtrace.metrics.run.stages import other_stages
+from commtrace.causal.work.own_operators import OwnOperators, own_operators
+from commtrace.causal.work.segments import own_work, work_on_cores
+from commtrace.metrics.run.stages import other_stages, stages
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["shared_by_stages"]
+
+_PART = 0.25  # of what the busiest stage does beyond the mean
 
 
 def shared_by_stages(
@@ -40,7 +44,8 @@ def shared_by_stages(
     )
     if not does_more or it.cause != "compute" or not other_stages(run, who.ranks):
         return who, it
-    shared = structs.replace(who, made="shared")
+    it = _of_busy_stages(run, it)
+    shared = structs.replace(who, ranks=it.ranks, made="shared")
     edit, steps = _tried(run, shared, lag_ns)
     if steps.sum() <= 0:
         return who, it
@@ -57,6 +62,25 @@ def shared_by_stages(
         instead_ns=it.steps_ns,
     )
     return structs.replace(shared, edit=edit, steps_ns=steps), culprit
+
+
+def _of_busy_stages(run: Measures, it: Culprit) -> Culprit:
+    """The same without those of its stages that do hardly more than a stage in the mean.
+
+    As a host's may be, where another of its stages has far more to do.
+    """
+    calls, own = run_graph(run).calls, own_work(run).own_ns.sum(axis=1)
+    did = np.bincount(calls.rank, own)
+    each = [float(np.mean(did[ranks])) for ranks in stages(run)]
+    least = np.mean(each) + _PART * (max(each) - np.mean(each))
+    busy = (ranks for ranks, its in zip(stages(run), each, strict=True) if its >= least)
+    ranks = tuple(sorted(set(it.ranks) & set(chain.from_iterable(busy))))
+    if not ranks or ranks == it.ranks:
+        return it
+    mine = np.flatnonzero(np.isin(calls.rank, ranks))
+    call = int(mine[np.argmax(own[mine])])
+    more = own_operators(run, ranks, call) if isinstance(it.more, OwnOperators) else it.more
+    return structs.replace(it, ranks=ranks, call=call, more=more or it.more)
 
 
 def _tried(run: Measures, who: Suspects, lag_ns: Lags) -> tuple[Change, Int64]:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Int64, rows_by
-from commtrace.causal.edits.rank_edits import doing_nothing_within, not_launching
+from commtrace.causal.edits.rank_edits import (
+    doing_nothing_within,
+    not_blocking,
+    not_launching,
+)
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -16,10 +20,11 @@ from commtrace.intervals import Intervals, union
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["not_issued"]
+__all__ = ["not_issued", "not_waited_in"]
 
 _GATHERS, _USES = "FSDP::all_gather ", "FSDP::all_gather_copy_out "
 _OTHERS = ("FSDP::post_backward_reduce ", "FSDP::pre_forward (", "FSDP::pre_backward (")
+_RESUMES_NS = 100_000  # so soon a host goes on behind a barrier
 _NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -51,6 +56,18 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
         begin, end = (np.concatenate([ranges[at][some] for ranges, some in found]) for at in (0, 1))
         if begin.size:
             doing_nothing_within(run, rank, union(begin, end), lag)
+    return lag
+
+
+def not_waited_in(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
+    """These barriers (a flag for each) are not made, nor do the hosts of GPUs wait in them."""
+    its = run_graph(run)
+    lag: Int64 = not_issued(run, which, lag_ns).astype(np.int64)
+    rows = run.rows("collectives", its.calls.row)
+    done_ns = rows.ints("start_ns") + rows.ints("duration_ns")
+    on_gpus = np.flatnonzero(which & ~its.calls.on_cpu)
+    for (rank,), mine in rows_by(its.calls.rank[on_gpus]).items():
+        not_blocking(run, rank, done_ns[on_gpus[mine]], _RESUMES_NS, lag)
     return lag
 
 
