@@ -20,14 +20,15 @@ def pipeline(
     slow: float = 1.0,
     replicas: int = 1,
     together: int = 0,
+    parts: tuple[float, ...] = (1.0,) * STAGES,
 ) -> Loop:
     """Each of three stages works so long on a micro-batch's forward pass, twice that backward.
 
-    The last has a head besides; or its GPU takes so many times as long. Replicas of a stage average
-    their gradients, all or so many ``together``.
+    Or on so many ``parts`` of it. The last has a head besides; or its GPU takes so many times as
+    long. Replicas of a stage average their gradients, all or so many ``together``.
     """
-    loop = Loop(3, ranks=STAGES * replicas, steps=4, host_leads=True)
-    ranks_of = [range(stage * replicas, (stage + 1) * replicas) for stage in range(STAGES)]
+    loop = Loop(3, ranks=len(parts) * replicas, steps=4, host_leads=True)
+    ranks_of = [range(stage * replicas, (stage + 1) * replicas) for stage in range(len(parts))]
     loop.spread, loop.speed[-1] = 0.002, slow
     few = together or replicas
     groups = [its[at : at + few] for its in ranks_of for at in range(0, replicas, few)]
@@ -36,21 +37,21 @@ def pipeline(
 
     def one(stage: int, times: int, to: int) -> None:
         for rank in ranks_of[stage]:
-            for _ in range(2 * times):
+            for _ in range(round(2 * times * parts[stage])):
                 loop.compute(rank, layers_us / 2)
-            if head_us and stage == STAGES - 1:
+            if head_us and stage == len(parts) - 1:
                 loop.compute(rank, times * head_us / 2, name=SOFTMAX)
                 loop.compute(rank, times * head_us / 2)  # a name that its layers have as well
-            if 0 <= to < STAGES:
+            if 0 <= to < len(parts):
                 loop.message(rank, rank + (to - stage) * replicas, 100_000, stream=30 + to)
 
     for _ in range(loop.steps):
         with loop.step():
             for _ in range(MICRO):
-                for stage in range(STAGES):
+                for stage in range(len(parts)):
                     one(stage, 1, stage + 1)
             for _ in range(MICRO):
-                for stage in reversed(range(STAGES)):
+                for stage in reversed(range(len(parts))):
                     one(stage, 2, stage - 1)
             for number, its in enumerate(groups if replicas > 1 else ()):
                 loop.together("all_reduce", 1_000_000, ranks=its, group=f"dp{number}", wait=True)
@@ -85,6 +86,16 @@ def test_so_it_is_where_a_stage_has_several_ranks() -> None:
     costs_us = uneven.elapsed_us() - even.elapsed_us()
     assert found.cost_ns / 1e3 == pytest.approx(costs_us, rel=0.1)
     assert "vocabulary parallelism" in found.advice
+
+
+def test_of_a_host_only_the_stage_that_does_more_is_blamed() -> None:
+    """Two, three, three and four layers, two stages on each of two hosts."""
+    uneven, even = (pipeline(parts=parts) for parts in ((2, 3, 3, 4), (3, 3, 3, 3)))
+    uneven.run.hosts = ("a", "b")
+    found = first(uneven)
+    assert (found.rule, found.ranks) == ("straggler", (3,))
+    costs_us = uneven.elapsed_us() - even.elapsed_us()
+    assert found.cost_ns / 1e3 == pytest.approx(costs_us, rel=0.15)
 
 
 def test_a_stage_of_several_groups_is_tried_as_one() -> None:

@@ -23,7 +23,7 @@ from commtrace.rules import diagnose
 from commtrace.rules._rule import Rule
 from commtrace.rules.latency_bound import LatencyBound
 from commtrace.rules.redundant import Redundant
-from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.synthetic import BASE_NS, COMMUNICATION, Tiny
 from tests.edited import edited
 
 RULES = (
@@ -528,6 +528,27 @@ def barriers(beside: str | None, size: int | None = 1 << 20) -> Measures:
             if beside:
                 run.collective(rank, beside, step * 1000 + 300, 500, size=size, root=0)
     return run.trace()
+
+
+def test_without_a_barrier_hosts_of_gpus_launch_ahead() -> None:
+    """Each waits in it for its GPU, and takes 400 µs then until the GPU has something to run."""
+    run, at = Tiny(2), 0.0
+    for step in range(4):
+        for rank in range(2):
+            run.step(rank, step, at, 3_000)
+            launched = {"launch_ns": BASE_NS + round(1e3 * (at + 390)), "stream": COMMUNICATION}
+            run.kernel(rank, at + 400, 1_000, **launched)
+            gathers, barrier = (
+                {"launch_ns": BASE_NS + round(1e3 * (at + us))} for us in (410, 420)
+            )
+            run.collective(rank, "all_reduce", at + 1_410, 1_540, size=1 << 24, **gathers)
+            run.collective(rank, "barrier", at + 2_955, 20, **barrier)
+            run.blocking_call(rank, "cudaStreamSynchronize", at + 425, 2_555)
+            run.synchronisation(rank, "Stream Sync", at + 425)
+        at += 3_000
+    (finding,) = found(run.trace(), "redundant")
+    assert "barriers next to collectives" in finding.summary
+    assert finding.cost_ns == pytest.approx(3 * 400e3, rel=0.25)
 
 
 @pytest.mark.parametrize(
