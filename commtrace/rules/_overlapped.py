@@ -15,6 +15,7 @@ from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._at_once import is_hidden, whose
 from commtrace.rules._backward import REDUCTIONS, of_backward
 from commtrace.rules._less import fused, sharded, small
+from commtrace.rules._one_dimension import of_one_dimension, of_same_groups
 from commtrace.units import mb, percent
 
 if TYPE_CHECKING:
@@ -206,9 +207,10 @@ def of_gradients_late(run: Measures, op: str) -> bool:
     something else, as the norm of what was reduced.
     """
     calls = run.rows("collectives")
-    rows = rows_of_operation(run, op)
-    in_backward = calls.coded("op").where(REDUCTIONS.__contains__) & phases(run).being("backward")
-    if op not in REDUCTIONS or in_backward.any():
+    rows = of_one_dimension(run, rows_of_operation(run, op))
+    reduces = calls.coded("op").where(REDUCTIONS.__contains__) & phases(run).being("backward")
+    reduces &= of_same_groups(run, rows)
+    if op not in REDUCTIONS or reduces.any():
         return False
     its = run.rows("collectives", rows)
     size, step = its.ints("size_bytes").clip(min=0), codes(its.ints("rank"), its.ints("step"))

@@ -14,9 +14,9 @@ from commtrace.arrays import Bool, Float64, Int64, codes, grouped, sums
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.kernels import MATRIX
-from commtrace.metrics.rank.exposed_calls import rows_of_operation
 from commtrace.metrics.rank.rows_of import blocks
 from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
+from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.rules._less import sharded
@@ -174,9 +174,8 @@ _REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter")).__contains__
 
 def _not_of_bytes(some: Rows, run: Measures) -> bool:
     """Whether these are exposed for when they are called: half the bytes are exposed, too."""
-    return _of_program(some, run) or any(
-        starts_late(run, rows_of_operation(run, op)) for op in some.coded("op").occurring()
-    )
+    rows = np.flatnonzero(np.isin(operation_of(run), some.ints("operation")))
+    return _of_program(some, run) or starts_late(run, rows)
 
 
 def _of_program(some: Rows, run: Measures) -> bool:

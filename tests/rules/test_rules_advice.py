@@ -12,9 +12,10 @@ from benchmarks.faults.loop import Loop
 from benchmarks.faults.workloads import everyone_computes, size_for
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
+from commtrace.metrics.rank.exposed_calls import asynchronous
 from commtrace.rules import diagnose
 from commtrace.rules._less import fewer_bytes
-from commtrace.rules._overlapped import starts_late
+from commtrace.rules._overlapped import overlapped, starts_late
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.gloo_loop import gloo_loop
 
@@ -135,6 +136,36 @@ def test_what_the_program_averages_by_itself_behind_backward_starts_late(
         run.collective(0, "all_reduce", start + 1510, 900, size=1 << 26, launch_ns=called[2])
         run.kernel(0, start + 2410, 300, launch_ns=called[3])
     assert starts_late(run.trace(), np.arange(4)) == late
+
+
+def test_gradients_that_are_summed_behind_backward_are_no_tensors_that_layers_sum_in_it() -> None:
+    """Tensor parallelism's sums are in backward, of 0.2 ms; the gradients' behind it, of 2 ms."""
+    run = Tiny(ranks=4)
+    run.groups = {f"mesh_tp:{i}": (2 * i, 2 * i + 1) for i in range(2)}
+    run.groups |= {f"mesh_dp:{i}": (i, i + 2) for i in range(2)}
+    for i, rank in product(range(4), range(4)):
+        start = 5000 * i
+        run.step(rank, i, start, 4900)
+        called = [{"launch_ns": BASE_NS + 1000 * (start + us)} for us in range(5)]
+        run.kernel(rank, start + 10, 1000, **called[0])
+        run.kernel(rank, start + 1010, 700, thread=2, **called[1])
+        tensors = {"group": f"mesh_tp:{rank // 2}", "size": 1 << 22, **called[2]}
+        run.collective(rank, "all_reduce", start + 1710, 200, thread=2, **tensors)
+        run.kernel(rank, start + 1910, 700, thread=2, **called[3])
+        gradients = {"group": f"mesh_dp:{rank % 2}", "size": 1 << 26, **called[4]}
+        run.collective(rank, "all_reduce", start + 2610, 2000, **gradients)
+        run.kernel(rank, start + 4610, 200, launch_ns=BASE_NS + 1000 * (start + 6))
+    its = found(run.trace(), "exposed-communication")
+    assert its.advice.startswith("all_reduce when backward is over hides behind nothing")
+
+
+def test_a_barrier_that_is_exposed_is_to_be_left_out() -> None:
+    run = Tiny(ranks=2)
+    for rank in (0, 1):
+        run.collective(rank, "barrier", 0, 1000)
+    trace = run.trace()
+    advice = overlapped(trace, asynchronous(trace, "barrier"), "barrier", starved=False)
+    assert advice.startswith("leave the barrier out, unless it orders something outside")
 
 
 def test_a_call_on_a_stream_of_its_own_holds_up_nothing_however_it_was_called() -> None:
