@@ -87,7 +87,7 @@ def _round_trips(found: Idle) -> Int64:
     """
     line, large = found.line, _large_copies(found.line)
     to_host, from_host = (large & (line.kind == kind) for kind in ("DtoH", "HtoD"))
-    back = found.behind.clip(min=1)
+    back = found.behind[found.behind > 0]  # none comes back before the first event
     both = from_host[back] & to_host[back - 1]
     return np.concatenate((back[both] - 1, back[both]))
 

@@ -96,6 +96,7 @@ def _siblings(run: Measures, min_count: int) -> _Siblings:
         known.flags("exact")
         & known.coded("op").where(EVEN.__contains__)
         & (known.ints("ranks") > 2)
+        & known.coded("communicator").known
         & on_gpus(known, run)
     )
     group = known.coded("communicator")
@@ -108,11 +109,11 @@ def _siblings(run: Measures, min_count: int) -> _Siblings:
     of_group = codes(kind, known.coded("communicator"))
     first = first_rows(of_group)
     typical = quantiles(of_group, known.ints("transfer_ns"), 50, first.size)
-    count = kind.max(initial=-1) + 1
-    least = np.full(count, np.inf)
+    kinds = kind.max(initial=-1) + 1
+    least = np.full(kinds, np.inf)
     np.minimum.at(least, kind[first], typical)
-    groups = np.bincount(kind[first], minlength=count)
-    usual = np.where(groups > _PAIR, quantiles(kind[first], typical, 50, count), least)
+    groups = np.bincount(kind[first], minlength=kinds)
+    usual = np.where(groups > _PAIR, quantiles(kind[first], typical, 50, kinds), least)
     several = (groups[kind] >= _SIBLINGS) | ((groups[kind] == _PAIR) & (on == 1))
     return _Siblings(known, family, usual[kind]).take(several)
 

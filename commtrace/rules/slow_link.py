@@ -23,6 +23,7 @@ from commtrace.units import clean, counted, numbered, rate
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 
 class SlowLink(Rule, frozen=True):
@@ -105,7 +106,6 @@ class SlowLink(Rule, frozen=True):
     def _finding(self, found: SlowTransfers, gain: Saving, run: Measures) -> Finding:
         link, transfers, ratio = found.link, found.transfers, found.ratio
         slow, rest = found.slow, found.rest
-        slow_gb_s, rest_gb_s = (float(np.median(its.floats("busbw_gb_s"))) for its in (slow, rest))
         op = transfers.coded("op")
         way = "→" if op.where(POINT_TO_POINT.__contains__).all() else "–"
         ends = link.ends.replace("→", way)
@@ -131,8 +131,8 @@ class SlowLink(Rule, frozen=True):
             place=f"in the {mostly} {ends}" if waits else None,
             evidence=(
                 Evidence("time against the other pairs", ratio, "x", self.min_ratio),
-                Evidence(f"bandwidth {ends}", slow_gb_s, "GB/s"),
-                Evidence("bandwidth of the others", rest_gb_s, "GB/s"),
+                *_bandwidth(f"bandwidth {ends}", slow),
+                *_bandwidth("bandwidth of the others", rest),
             ),
             ruled_out=(
                 "sizes and late ranks: transfers of one kind are compared, without waiting",
@@ -149,7 +149,6 @@ class SlowLink(Rule, frozen=True):
     def _of_groups(self, found: SlowGroups, gain: Saving, run: Measures) -> Finding:
         slow, rest, ratio = found.transfers, found.rest, found.ratio
         named = " and ".join(spoken(run, group) for group in found.groups)
-        slow_gb_s, rest_gb_s = (float(np.median(its.floats("busbw_gb_s"))) for its in (slow, rest))
         others = len(rest.coded("communicator").occurring())
         siblings = f"other {counted(others, 'group')}" if others > 1 else "only other group"
         dimension = dimensions_of(run, rest.coded("communicator")).at(0)
@@ -168,8 +167,8 @@ class SlowLink(Rule, frozen=True):
             saving=gain,
             evidence=(
                 Evidence("time against the other groups", ratio, "x", self.min_ratio),
-                Evidence("bus bandwidth", slow_gb_s, "GB/s"),
-                Evidence("bus bandwidth of the others", rest_gb_s, "GB/s"),
+                *_bandwidth("bus bandwidth", slow),
+                *_bandwidth("bus bandwidth of the others", rest),
             ),
             ruled_out=(
                 "sizes and late ranks: operations of one kind are compared, without waiting",
@@ -226,6 +225,13 @@ class SlowLink(Rule, frozen=True):
     def good() -> Measures:
         """All of rank 2's edges take twice as long: a slow rank."""
         return _ring({1: 200.0, 2: 200.0})
+
+
+def _bandwidth(name: str, its: Rows) -> tuple[Evidence, ...]:
+    """The median bandwidth of operations whose bytes on the links are known; nothing of none."""
+    known = its.floats("busbw_gb_s")
+    known = known[~np.isnan(known)]
+    return (Evidence(name, float(np.median(known)), "GB/s"),) if known.size else ()
 
 
 def _ring(took_us: dict[int, float]) -> Measures:
