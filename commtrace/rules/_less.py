@@ -18,7 +18,7 @@ from commtrace.table import Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["asked", "fewer_bytes", "fused", "less", "longest", "sharded", "small"]
+__all__ = ["asked", "fewer_bytes", "fused", "less", "longest", "many_small", "sharded", "small"]
 
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
@@ -52,10 +52,16 @@ def asked(run: Measures, op: str | None) -> str:
         return ""
     if of_objects(run, op):
         return f"{_OBJECTS}; "
-    count = small_per_step(run, op, _FEW_BYTES)
-    if count >= _MANY:  # latency-bound tells of those in a row only
-        return f"each step has {count:.0f} of them: put what is small into one; "
+    if many := many_small(run, op):
+        return many
     return f"{_ASK[op]}; " if op in _ASK and not _does_so_already(run, op) else ""
+
+
+def many_small(run: Measures, op: str) -> str:
+    """That small operations could be fewer, where a step has many; latency-bound tells of rows."""
+    count = small_per_step(run, op, _FEW_BYTES)
+    said = f"each step has {count:.0f} of them: put what is small into one; "
+    return said if count >= _MANY else ""
 
 
 def _does_so_already(run: Measures, op: str) -> bool:

@@ -23,7 +23,7 @@ from commtrace.rules._between_hosts import far_slower_between_hosts
 from commtrace.rules._bound import doing_less
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, per_device
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns
-from commtrace.rules._less import asked, fewer_bytes, less, longest
+from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
 from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsure import may_wait, why_unsure
@@ -163,7 +163,7 @@ class ExposedCommunication(Rule, frozen=True):
         """What is exposed where the next operator needs the result: nothing tells what is saved."""
         if self._is_large(exposed_in_all_ns(run, found), run):
             why = f"mostly {whose}'s {op}, whose result the next operator needs"
-            advice = overlapped(run, asynchronous(run, op), op, starved=False)
+            advice = many_small(run, op) + overlapped(run, asynchronous(run, op), op, starved=False)
             its = self._unsaved(found, run, op, self.large_step_share, why, advice)
             yield swapped(its, run, whose, self.min_step_share)
 
