@@ -109,13 +109,20 @@ def test_an_exchange_alone_is_no_layout() -> None:
     assert by_name(run.trace()) == {"0": None}
 
 
-@pytest.mark.parametrize(("apart_us", "dimension"), [(2.0, None), (400.0, "pp")])
+@pytest.mark.parametrize(
+    ("pairs", "apart_us", "dimension"),
+    [
+        (((0, 1), (1, 2)), 2.0, None),
+        (((0, 1), (1, 2)), 400.0, "pp"),
+        (((0, 1), (0, 2)), 400.0, None),  # a learner and two actors
+    ],
+)
 def test_a_chain_is_a_pipeline_only_if_messages_go_in_turn(
-    apart_us: float, dimension: str | None
+    pairs: tuple[tuple[int, int], ...], apart_us: float, dimension: str | None
 ) -> None:
     run = synthetic.Tiny(3)
     for step in range(6):
-        for left, right in ((0, 1), (1, 2)):
+        for left, right in pairs:
             for source, target, at in ((left, right, 100.0), (right, left, 100.0 + apart_us)):
                 start = 1000.0 * step + at
                 run.collective(source, "send", start, 50, size=1 << 20, peer=target)

@@ -122,7 +122,7 @@ def _shape(links: _Links, messages: Mapping[_Link, _Messages]) -> str | None:
     if len(ranks) == 2:
         return _between_two(together) if both_ways else "pp"
     degree = Counter(rank for pair in neighbours for rank in pair)
-    if max(degree.values()) > 2:
+    if max(degree.values()) > 2 or _serves(neighbours, degree):
         return None
     if both_ways and together is not None and together > _IN_TURN:
         return None  # each swaps with both neighbours at once: borders of a grid
@@ -130,6 +130,16 @@ def _shape(links: _Links, messages: Mapping[_Link, _Messages]) -> str | None:
         # Of a ring, missing ranks can leave a chain that goes one way.
         return "pp" if both_ways or ranks <= {rank for rank, _ in messages} else None
     return "pp" if both_ways else "cp" if len(links) == len(ranks) else None
+
+
+def _serves(neighbours: set[frozenset[int]], degree: Mapping[int, int]) -> bool:
+    """Whether one between two is below or above both, and they have no others: it serves them."""
+    for one in (rank for rank, count in degree.items() if count == 2):
+        beside = {other for pair in neighbours if one in pair for other in pair} - {one}
+        alone = all(degree[other] == 1 for other in beside)
+        if alone and not min(beside) < one < max(beside):
+            return True
+    return False
 
 
 def _between_two(together: float | None) -> str | None:
