@@ -65,6 +65,9 @@ def _of_host(run: Measures, its: dict[int, Machine]) -> Crowded | None:
     processes = {one.processes for one in its.values()}
     if shared is None or len(threads) < len(its) or processes != {len(its)}:
         return None
+    there = max((one.cores or shared for one in its.values()), default=shared)
+    if shared < there and shared * len(its) <= there:
+        return None  # each may have cores of its own
     fit = max(shared // len(its), 1)
     too_many = tuple(sorted(rank for rank, count in threads.items() if count > fit))
     waits = [(*_waited(one), len(one.steps or ())) for one in its.values()]

@@ -32,7 +32,9 @@ def of_one_dimension(run: Measures, rows: Int64) -> Int64:
 
 
 def of_same_groups(run: Measures, rows: Int64) -> Bool:
-    """Which rows of ``collectives`` are of the same groups as some of these."""
-    groups = matched(run).matches.coded("communicator")
-    same: Bool = np.isin(groups.codes, groups.codes[rows])
+    """Which rows of ``collectives`` are of the same groups as some of these; all if unknown."""
+    groups = matched(run).matches.coded("communicator").codes
+    theirs = groups[rows]
+    known = theirs[theirs >= 0]
+    same: Bool = np.isin(groups, known) if known.size else np.ones(groups.size, np.bool_)
     return same

@@ -13,7 +13,7 @@ from commtrace.causal.savings import Edit, Saving, of_transfers, saving
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
-from commtrace.metrics.run.embedding_gradients import sparse_sums
+from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
 from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
@@ -100,7 +100,8 @@ class ByteInflation(Rule, frozen=True):
                     yield self._of_sums(run, its, n, gain)
 
     def _sparse(self, run: Measures) -> Iterator[Finding]:
-        for its in sparse_sums(run):
+        most = float(large_sums(run).ints("transfer_ns").sum())
+        for its in sparse_sums(run) if worth_reporting(most, run, self.min_step_share) else ():
             estimate = float(its.less_ns.sum())
             gain = of_transfers(run, its.operations, its.less_ns, estimate, self.min_step_share)
             inflation = 1 / max(its.table.needed(its.ranks), 1e-9)

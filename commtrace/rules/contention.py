@@ -74,7 +74,8 @@ class Contention(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault; one of cores."""
         crowded = crowded_cores(run)
-        if crowded is not None and worth_reporting(crowded.waited_ns, run, self.min_step_share):
+        is_much = crowded and worth_reporting(crowded.waited_ns, run, self.min_step_share)
+        if crowded is not None and is_much and len(profiler_steps(run)):
             yield self._of_cores(run, crowded)
         compared = self._compared(run)
         if not compared:
@@ -111,7 +112,7 @@ class Contention(Rule, frozen=True):
                 f"{ms(its.waited_ns / max(its.steps, 1))} of each step"
                 + (unsure if not its.is_sure else "")
             ),
-            ranks=its.too_many if its.too_many != its.ranks else (),
+            ranks=its.too_many if len(its.too_many) < len(run.rows("ranks")) else (),
             evidence=(
                 Evidence("threads of all processes", sum(its.threads), "threads", its.cores),
                 Evidence("waiting for a core", 100 * its.share, "%"),

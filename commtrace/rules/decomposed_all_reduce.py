@@ -128,6 +128,8 @@ class DecomposedAllReduce(Rule, frozen=True):
                     "other use of the parts: the operators behind them sum, scale and copy only",
                 ),
                 advice=advice(run, its, needed),
+                # Neighbours that average with each other send around a ring, too.
+                confidence="low" if its.way == "ring" else "medium",
                 explains=(*self.explains, "late-root", "latency-bound"),
             )
 

@@ -24,7 +24,14 @@ def event(cat: str, name: str, at: float, long: float, **args: Any) -> dict[str,
 
 
 def step(
-    number: int, rows: int, looked_up: int, dense: str, shares: bool, reduced: int
+    number: int,
+    rows: int,
+    looked_up: int,
+    dense: str,
+    shares: bool,
+    reduced: int,
+    alike: int,
+    named: str,
 ) -> list[dict[str, Any]]:
     """Looks up, multiplies, and reduces the gradient, of so many numbers, at the end."""
     at, one = number * STEP_US, 10 * number
@@ -34,6 +41,7 @@ def step(
     reduce = {"Collective name": "allreduce", "dtype": "Float", "Group size": 2}
     sizes = {"In msg nelems": reduced, "Out msg nelems": reduced}
     group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+    group["Process Group Description"] = named
     ops = [("aten::embedding", lookup), ("aten::mm", product), (dense, backward)]
     events = [event("user_annotation", f"ProfilerStep#{number}", at, STEP_US)]
     for place, (name, shapes) in enumerate(ops):
@@ -45,13 +53,14 @@ def step(
             event("cuda_runtime", "cudaLaunchKernel", start + 10, 5, **launch),
             event("kernel", runs, at + 100 + 1500 * place, 1_400, **kernel),
         ]
-    launch = {"correlation": one + 9}
-    kernel = {"device": 0, "stream": COMMUNICATES, **launch, **reduce, **sizes, **group}
     name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    events += [
-        event("cuda_runtime", "cudaLaunchKernel", at + 400, 5, **launch),
-        event("kernel", name, at + 4_700, CALL_US, **kernel),
-    ]
+    for place in range(alike):
+        launch, took = {"correlation": one + 9 - place}, CALL_US / alike
+        kernel = {"device": 0, "stream": COMMUNICATES, **launch, **reduce, **sizes, **group}
+        events += [
+            event("cuda_runtime", "cudaLaunchKernel", at + 400 + 10 * place, 5, **launch),
+            event("kernel", name, at + 4_700 + place * took, took - 1, **kernel),
+        ]
     return events
 
 
@@ -62,12 +71,15 @@ def found(
     dense: str = "aten::embedding_dense_backward",
     shares: bool = False,
     reduced: int = 100_000 * WIDTH,
+    alike: int = 1,
+    group: str = "default_pg",
 ) -> list[Finding]:
     for rank in (0, 1):
-        steps = [step(number, rows, looked_up, dense, shares, reduced) for number in range(STEPS)]
+        its = rows, looked_up, dense, shares, reduced, alike, group
+        steps = [step(number, *its) for number in range(STEPS)]
         trace = {
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-            "traceEvents": [one for its in steps for one in its],
+            "traceEvents": [event for events in steps for event in events],
         }
         (folder / f"rank{rank}.json").write_text(json.dumps(trace))
     return list(diagnose(load(folder).measures, select=["byte-inflation"]).findings)
@@ -94,6 +106,8 @@ def test_of_a_larger_bucket_its_share_counts(tmp_path: Path) -> None:
         {"dense": "aten::embedding_sparse_backward"},
         {"rows": 1_000, "looked_up": 8, "reduced": 64_000},  # a small table
         {"rows": 200_000},  # no bucket holds it
+        {"alike": 3},  # nothing tells which of three it is in
+        {"group": "TENSOR_MODEL_PARALLEL_GROUP"},  # activations
     ],
 )
 def test_all_else_is_as_it_should_be(other: dict[str, Any], tmp_path: Path) -> None:

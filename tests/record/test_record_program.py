@@ -401,7 +401,10 @@ def test_a_script_that_exits_with_a_status(train: str, tmp_path: Path) -> None:
 def test_under_torchrun_each_process_becomes_its_rank(train: str, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     words = [*torchrun, "--standalone", "--no-python", *command("-o", "out", "--", train)]
-    subprocess.run([*words, "none", "25"], cwd=tmp_path, capture_output=True, check=True)
+    ran = subprocess.run(
+        [*words, "none", "25"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
     out = tmp_path / "out"
     assert steps(trace(out, 0)) == steps(trace(out, 1))
     content = manifest(out)

@@ -19,12 +19,13 @@ def machine(threads: int, waited_us: int, **other: Any) -> dict[str, Any]:
     return {"usable_cores": 2, "processes": 2, "threads": threads, "steps": steps, **other}
 
 
-def found(*machines: dict[str, Any]) -> list[Finding]:
+def found(*machines: dict[str, Any], steps: int = STEPS) -> list[Finding]:
     ranks = [{"rank": rank, "machine": its} for rank, its in enumerate(machines)]
     run = Tiny(len(machines), backend="gloo", manifest={"ranks": ranks})
     for step in range(STEPS):
         for rank in range(len(machines)):
-            run.step(rank, step, 40_000 * step, 40_000)
+            if step < steps:
+                run.step(rank, step, 40_000 * step, 40_000)
             run.op(rank, 40_000 * step, 38_000)
             run.collective(rank, "all_reduce", 40_000 * step + 38_000, 1_000, size=1 << 20)
     return list(diagnose(run.trace(), select=["contention"]).findings)
@@ -61,7 +62,12 @@ def test_what_others_took() -> None:
         (machine(4, 16_000, usable_cores=8), machine(4, 16_000, usable_cores=8)),
         (machine(4, 16_000, processes=3), machine(4, 16_000, processes=3)),  # one is not known
         (machine(4, 16_000, steps=None), machine(4, 16_000, steps=None)),
+        (machine(4, 16_000, cores=4), machine(4, 16_000, cores=4)),  # each may have two of its own
     ],
 )
 def test_all_else_is_none(machines: tuple[dict[str, Any], ...]) -> None:
     assert not found(*machines)
+
+
+def test_a_trace_without_steps_is_none() -> None:
+    assert not found(machine(4, 16_000), machine(4, 16_000), steps=0)

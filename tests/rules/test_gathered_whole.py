@@ -13,14 +13,17 @@ TENSORS_MB = (3, 1, 3, 1, 1, 1)
 
 
 def found(
-    gathered_mb: tuple[float, ...], *, micro_batches: int = 1, steps: int = 4
+    gathered_mb: tuple[float, ...],
+    *,
+    micro_batches: int = 1,
+    units_mb: tuple[float, ...] = UNITS_MB,
 ) -> list[Finding]:
     """FSDP's gathers and reductions of 10 MB in three units, then all_gathers of other sizes."""
     run, now = Tiny(2, backend="gloo"), 0.0
     call = {"asynchronous": 0, "thread": 1}
     for step in range(4):
         begin = now
-        its = [("all_gather", mb) for mb in UNITS_MB] + [("reduce_scatter", mb) for mb in UNITS_MB]
+        its = [("all_gather", mb) for mb in units_mb] + [("reduce_scatter", mb) for mb in UNITS_MB]
         for op, mb in [*its * micro_batches, *(("all_gather", mb) for mb in gathered_mb)]:
             for rank in range(2):
                 run.op(rank, now, 500)
@@ -51,3 +54,16 @@ def test_all_parameters_one_by_one(micro_batches: int) -> None:
 )
 def test_all_else_is_as_it_should_be(gathered_mb: tuple[float, ...]) -> None:
     assert not found(gathered_mb)
+
+
+@pytest.mark.parametrize(
+    ("units_mb", "gathered_mb"),
+    [
+        ((44, 44, 22), ()),  # a frozen model with adapters: the gradients are the adapters'
+        ((), (10,)),  # an optimizer that is sharded: buckets of gradients, all parameters at once
+    ],
+)
+def test_what_sharding_needs_is_not_gathered_beside_it(
+    units_mb: tuple[float, ...], gathered_mb: tuple[float, ...]
+) -> None:
+    assert not found(gathered_mb, units_mb=units_mb)

@@ -63,11 +63,11 @@ def not_waited_in(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These barriers (a flag for each) are not made, nor do the hosts of GPUs wait in them."""
     its = run_graph(run)
     lag: Int64 = not_issued(run, which, lag_ns).astype(np.int64)
-    rows = run.rows("collectives", its.calls.row)
+    on_gpus = which & ~its.calls.on_cpu
+    rows = run.rows("collectives", its.calls.row[on_gpus])
     done_ns = rows.ints("start_ns") + rows.ints("duration_ns")
-    on_gpus = np.flatnonzero(which & ~its.calls.on_cpu)
     for (rank,), mine in rows_by(its.calls.rank[on_gpus]).items():
-        not_blocking(run, rank, done_ns[on_gpus[mine]], _RESUMES_NS, lag)
+        not_blocking(run, rank, done_ns[mine], _RESUMES_NS, lag)
     return lag
 
 

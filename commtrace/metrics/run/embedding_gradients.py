@@ -8,16 +8,18 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec import Struct
 from msgspec.json import decode
 
-from commtrace.arrays import NULL, Float64, grouped
+from commtrace.arrays import NULL, Float64, codes, distinct, grouped
 from commtrace.comms import canonical_dtype, element_bytes
 from commtrace.errors import TraceError
 from commtrace.measures import measure
 from commtrace.metrics.rank.rank_file import file_of
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.run.calls import called
+from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.whole import step_count
 from commtrace.reader.json import operator_inputs
 
@@ -25,12 +27,15 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["EmbeddingTable", "SparseSums", "sparse_sums"]
+__all__ = ["EmbeddingTable", "SparseSums", "large_sums", "sparse_sums"]
 
 _LOOKS_UP = ("aten::embedding", "aten::_embedding_bag")
 _DENSE = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
-_MULTIPLIES = tuple(f"aten::{name}" for name in ("addmm", "linear", "matmul", "mm", "t"))
-_MATRIX = 2
+_MULTIPLIES = tuple(
+    f"aten::{name}" for name in ("addmm", "baddbmm", "bmm", "linear", "matmul", "mm", "t")
+)
+_OF_LAYERS = frozenset(("tp", "cp", "ep", "pp"))
+_ONCE = 1.5  # times a step, of the same size: the window cuts a step
 _BACKWARD = re.compile(r"EmbeddingBackward|EmbeddingBagBackward|embedding.*(?:backward|grad)", re.I)
 _LEAST_BYTES = 1_000_000
 
@@ -60,24 +65,39 @@ class SparseSums(Struct, frozen=True, eq=False):
     less_ns: Float64
 
 
-def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
-    """The all_reduces that carry the gradients of tables, of those of at least 1 MB.
+def large_sums(run: Measures) -> Rows:
+    """The all_reduces, rows of ``called``, that may carry a table's gradient: of 1 MB or more.
 
-    Of each table those of the smallest size that it fits into, as DDP's buckets hold it.
+    Not those of what layers sum, as tensor parallelism does.
     """
     every = called(run)
-    its = every.take(every.coded("op").being("all_reduce"))
-    size = its.ints("size_bytes")
-    its = its.take((size >= _LEAST_BYTES) & (its.ints("expected") != NULL))
-    size, found = its.ints("size_bytes"), list[SparseSums]()
-    for table in _tables(run) if len(its) else ():
-        fits = size[size >= table.size_bytes]
-        if not fits.size:
+    group = every.coded("communicator")
+    large = every.coded("op").being("all_reduce") & (every.ints("size_bytes") >= _LEAST_BYTES)
+    large &= (every.ints("expected") != NULL) & group.known
+    large &= ~dimensions_of(run, group).where(_OF_LAYERS.__contains__)
+    return every.take(large)
+
+
+def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
+    """The ``large_sums`` that carry the gradients of tables.
+
+    Of each table those of the smallest size that has room for it, as DDP's buckets hold it, and of
+    which a group has one a step: of several alike nothing tells which it is in.
+    """
+    its, found = large_sums(run), list[SparseSums]()
+    size, group = its.ints("size_bytes"), its.coded("communicator")
+    often = np.bincount(codes(group, size))[codes(group, size)] > _ONCE * step_count(run)
+    left = {whole: whole for whole in distinct(size[~often]).tolist()}
+    for table in _tables(run) if left else ():
+        fits = [whole for whole, room in left.items() if room >= table.size_bytes]
+        if not fits:
             continue
-        mine = its.take(size == fits.min())
-        ranks = int(mine.ints("expected")[0])
-        less = mine.ints("transfer_ns") * (table.size_bytes / fits.min())
-        found.append(SparseSums(table, mine, ranks, less * (1 - table.needed(ranks))))
+        whole = min(fits)
+        left[whole] -= table.size_bytes
+        mine = its.take(~often & (size == whole))
+        needed = np.array([table.needed(ranks) for ranks in mine.ints("expected").tolist()])
+        less = mine.ints("transfer_ns") * (table.size_bytes / whole) * (1 - needed)
+        found.append(SparseSums(table, mine, int(mine.ints("expected").max()), less))
     return tuple(found)
 
 
@@ -96,14 +116,14 @@ def _tables(run: Measures) -> tuple[EmbeddingTable, ...]:
 
 
 def _makes_gradients(run: Measures) -> bool:
-    tables = [run.rows("ops"), *(rows_of_rank(run, "kernels", one) for one in _first_with(run))]
+    tables = (
+        rows_of_rank(run, table, min(ranks))
+        for table in ("ops", "kernels")
+        if (ranks := [*ranks_of(run, table)])
+    )
     return any(
         its.coded("name").where(lambda name: bool(_BACKWARD.search(name))).any() for its in tables
     )
-
-
-def _first_with(run: Measures) -> list[int]:
-    return sorted(ranks_of(run, "kernels"))[:1]
 
 
 def _tables_of(file: Path, steps: int) -> tuple[EmbeddingTable, ...]:
@@ -111,8 +131,9 @@ def _tables_of(file: Path, steps: int) -> tuple[EmbeddingTable, ...]:
         its = operator_inputs(file)
     except TraceError:
         return ()
-    if not its.name.where(_DENSE.__contains__).any():
-        return ()
+    sparse = its.name.where(lambda name: "embedding" in name and "sparse_backward" in name)
+    if not its.name.where(_DENSE.__contains__).any() or sparse.any():
+        return ()  # of which tables gradients are dense no operator tells
     used, element = Counter[tuple[int, int]](), dict[tuple[int, int], int]()
     multiplied = set[tuple[int, int]]()
     for kind in grouped(its.name, its.shapes, its.types):
@@ -124,7 +145,7 @@ def _tables_of(file: Path, steps: int) -> tuple[EmbeddingTable, ...]:
             used[table] += kind.size * _numbers(dims[1:])
             element[table] = _element_bytes(types)
         elif name in _MULTIPLIES:
-            multiplied |= {matrix for shape in dims if (matrix := _matrix(shape))}
+            multiplied |= {matrix for shape in dims if (matrix := _matrix(shape[-2:]))}
     tables = (
         EmbeddingTable(rows, width, rows * width * element[rows, width], count / steps)
         for (rows, width), count in used.items()

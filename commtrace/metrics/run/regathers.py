@@ -46,7 +46,8 @@ def gathered_whole(rows: Rows) -> Bool:
     """Which rows of ``sequences`` gather tensors one by one, in all what FSDP reduces in a step.
 
     As ``full_tensor()`` of each parameter or gradient does: of sizes that no reduction of the group
-    has, in a step in which they hold as many elements as its gradients.
+    has, in a step in which they hold as many elements as its gradients, and so do the gathers of
+    units that are reduced. Without these the others are what sharding needs.
     """
     gathers, reductions = (rows.coded("op").being(op) for op in ("all_gather", "reduce_scatter"))
     found = np.zeros(len(rows), dtype=np.bool_)
@@ -63,7 +64,7 @@ def gathered_whole(rows: Rows) -> Bool:
     once = np.full(int(step.max()) + 1, np.inf)
     np.minimum.at(once, step[reduces], times[reduces])
     parameters = np.bincount(step, many * reduces) / once
-    whole = np.bincount(step, many * ~of_units)
-    every = (parameters > 0) & (whole >= _ALWAYS * parameters)
+    whole, units = (np.bincount(step, many * its) for its in (~of_units, of_units & ~reduces))
+    every = (parameters > 0) & (np.minimum(whole, units) >= _ALWAYS * parameters)
     found[mine] = ~of_units & every[step]
     return found

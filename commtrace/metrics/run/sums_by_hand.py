@@ -146,20 +146,20 @@ def _candidates(run: Measures) -> _Rows:
     table = run.rows("collectives")
     mine = table.coded("op").where(_ASKED.__contains__) & table.coded("device").being("cpu")
     mine &= (table.ints("launch_ns") != NULL) & (table.ints("thread") != NULL)
+    mine &= (table.ints("size_bytes") > 0) & (operation_of(run) >= 0)
     at = np.flatnonzero(mine)
     at = at[in_order(*(table.ints(name)[at] for name in ("rank", "launch_ns")))]
     its = run.rows("collectives", at)
     size, parts = its.ints("size_bytes"), its.coded("op").where(("gather", "scatter").__contains__)
     among = np.maximum(its.ints("group_size"), 1)
-    tensor = np.where(parts & (size != NULL), size // among, size)
+    tensor = np.where(parts, size // among, size)
     only, sums = np.zeros(at.size, np.bool_), np.zeros(at.size, np.bool_)
     took = np.zeros(at.size, np.int64)
-    for rank in distinct(its.ints("rank")).tolist():
-        here = its.ints("rank") == rank
+    by_rank = its.ints("rank")  # in order
+    for rank in distinct(by_rank).tolist():
+        here = slice(*np.searchsorted(by_rank, (rank, rank + 1)).tolist())
         only[here], sums[here], took[here] = _behind(run, rank, its.take(here))
-    known = (tensor != NULL) & (tensor > 0)
-    of = _Rows(its, at, operation_of(run)[at], message_peers(run, at), tensor, only, sums, took)
-    return of.take(known & (of.operation >= 0))
+    return _Rows(its, at, operation_of(run)[at], message_peers(run, at), tensor, only, sums, took)
 
 
 def _behind(run: Measures, rank: int, calls: Rows) -> tuple[Bool, Bool, Int64]:
@@ -276,6 +276,13 @@ def _around(its: _Rows, n: int) -> Iterator[HandMadeSum]:
     if n == _PAIR or links != [n, n] or per_rank.size != n or (each[0] != each[1]).any():
         return
     if (per_rank != per_rank[0]).any() or per_rank[0] % (n - 1) or per_rank[0] < _SEVERAL * (n - 1):
+        return
+    onward = dict(zip(rank[~gets].tolist(), peer[~gets].tolist(), strict=True))
+    at, seen = int(rank[0]), set[int]()
+    while at in onward and at not in seen:
+        seen.add(at)
+        at = onward[at]
+    if len(seen) != n:  # several rings
         return
     if np.mean(its.sums[gets]) >= _MOSTLY and np.mean(its.only[gets]) >= _HALF:
         sums = int(per_rank[0]) // (n - 1)
