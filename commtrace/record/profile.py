@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -48,7 +49,6 @@ METADATA_KEY = "commtrace"
 
 _OURS = b'{"%s":' % METADATA_KEY.encode()
 _FOLDER = re.compile(rb'("traceName": ")[^\n]*/')
-_groups: list[dist.ProcessGroup] = []
 _TAIL_BYTES = 8192  # a path has 4096 at most
 _BLOCK_BYTES = 1 << 20
 
@@ -115,9 +115,12 @@ def keep_groups() -> None:
     """Have the groups end with the process, and not with the last DDP that knows of them.
 
     When a group ends torch waits for gloo's threads, with the interpreter in its hands; these may
-    wait for that, to let go of a tensor, and both would wait for ever.
+    wait for that, to let go of a tensor, and both would wait for ever. Nor do they go with the
+    interpreter: a thread that wants it then ends the process instead (``std::terminate``). So
+    nobody ever lets go of them.
     """
-    _groups.extend(dist.distributed_c10d._world.pg_map)
+    for group in dist.distributed_c10d._world.pg_map:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def export(

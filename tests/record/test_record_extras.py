@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -248,3 +249,26 @@ def test_a_gpus_synchronisations_are_asked_for_where_torch_can(
     assert asked[0] == {"enable_cuda_sync_events": True}
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda: None)  # an older torch
     assert "experimental_config" not in extras.new_profiler()
+
+
+KEEPS = """
+import sys
+import torch
+import torch.distributed as dist
+from commtrace.record.profile import keep_groups
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+groups = [*dist.distributed_c10d._world.pg_map]
+before = sys.getrefcount(groups[0])
+keep_groups()
+vars(sys.modules[keep_groups.__module__]).clear()  # as the interpreter does in the end
+assert sys.getrefcount(groups[0]) == before + 1
+dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_a_group_that_is_kept_outlives_the_interpreter(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", KEEPS, str(tmp_path / "store")]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
