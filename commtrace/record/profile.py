@@ -120,7 +120,11 @@ def keep_groups() -> None:
     nobody ever lets go of them.
     """
     for group in dist.distributed_c10d._world.pg_map:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        _keep(group)
+
+
+def _keep(group: object) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def export(

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ _WHOLE_S = 20.0
 """How much of a program without steps is recorded, at most: its events are kept in memory."""
 _OURS = signal.SIGRTMAX
 """Nobody sends it: it is raised within the process, to call something in its main thread."""
+
+
+_LETTING_GO_S = 0.1
 
 
 class RankRecording:
@@ -104,6 +108,9 @@ def watch_group(window: Window) -> None:
             window.remember()
         profile.keep_groups()
         destroy(group)
+        # gloo's threads, which nobody waits for then, may still hold a tensor: they need the
+        # interpreter to let go of it, and end the process if that is ending.
+        time.sleep(_LETTING_GO_S)
 
     replace_everywhere(destroy, destroy_process_group)
 

@@ -576,7 +576,7 @@ def test_a_group_that_is_destroyed_ends_with_the_process(
     from commtrace.record import profile, rank_recording
 
     kept: list[Any] = []
-    monkeypatch.setattr(profile, "_groups", kept)
+    monkeypatch.setattr(profile, "_keep", kept.append)
     for module in (dist, dist.distributed_c10d):
         monkeypatch.setattr(module, "destroy_process_group", dist.destroy_process_group)
     rank_recording.watch_group(make())
