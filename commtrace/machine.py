@@ -21,8 +21,8 @@ class Machine(Struct, frozen=True):
     many ``processes`` that share them, and with how many ``threads`` this one's operators compute;
     the ``seconds`` recorded, in which all processes of the machine were ``busy_s`` and this one
     took ``own_s`` of processor time. ``steps`` has for each step its number, and what its thread
-    ran, waited for a core, and its process ran, in µs. ``core_speed`` is when a fixed piece of work was done, in Unix ns of the rank's own clock, and
-    what it took of the processor, in ns.
+    ran, waited for a core, and its process ran, in µs. ``core_speed`` is when a fixed piece of work
+    was done, in Unix ns of the rank's own clock, and what it took of the processor, in ns.
     """
 
     cores: _Count | None = None

@@ -9,7 +9,7 @@ from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.regathers import IN_BACKWARD, regathered
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.waits import matched
-from commtrace.rules._less import asked, less, sharded
+from commtrace.rules._less import OF_SHARDS, asked, less, sharded
 from commtrace.units import percent
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["doing_less"]
 
-_OF_SHARDS = ("all_gather", "reduce_scatter")
 _HYBRID = (
     "shard within hosts and replicate between them (HSDP: a mesh of two dimensions, of which the "
     "second shards), so that gathers stay on the fast links; "
@@ -26,13 +25,10 @@ _HYBRID = (
 
 def doing_less(run: Measures, op: str) -> str:
     """How such a run, which has mostly these operations, communicates less."""
-    of_shards = op in _OF_SHARDS and sharded(run)
+    of_shards = op in OF_SHARDS and sharded(run)
     keep = _keeping(run) if of_shards else ""
     hybrid = _HYBRID if of_shards and _shards_across_hosts(run, op) else ""
-    return (
-        f"{asked(run, op)}{keep}{hybrid}communicate less: {less(run, [op])} (gradient "
-        "accumulation, larger batches), and see whether the links are as fast as they should be"
-    )
+    return f"{asked(run, op)}{keep}{hybrid}{less(run, op)}"
 
 
 def _keeping(run: Measures) -> str:

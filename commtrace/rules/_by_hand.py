@@ -10,14 +10,13 @@ from commtrace.arrays import codes, first_rows
 from commtrace.causal.edits.reduced_gathers import all_reduced_instead
 from commtrace.causal.savings import Edit
 from commtrace.metrics.run.sums_by_hand import HandMadeSum
-from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, step_count
 from commtrace.units import counted, ms, size
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["advice", "as_all_reduces", "summary", "taken_ns", "transfer_ns"]
+__all__ = ["advice", "and_flat", "as_all_reduces", "summary", "taken_ns", "transfer_ns"]
 
 _SEVERAL = 4
 
@@ -30,9 +29,7 @@ def as_all_reduces(run: Measures, its: HandMadeSum) -> Edit:
 def transfer_ns(run: Measures, its: HandMadeSum) -> tuple[float, float]:
     """How long all its operations transfer, and how long all_reduces would."""
     once = first_rows(codes(its.operation))
-    every = matched(run).operations
-    at = np.searchsorted(every.ints("operation"), its.operation[once])
-    took = every.ints("transfer_ns")[at]
+    took = its.transfer_ns(run)[once]
     return float(took.sum()), float((took * its.needed[once]).sum())
 
 
@@ -60,7 +57,12 @@ def summary(its: HandMadeSum) -> str:
 def advice(run: Measures, its: HandMadeSum, needed_ns: float) -> str:
     """To call what does it at once."""
     do = f"call all_reduce: about {ms(needed_ns / its.sums)} each, by the bytes that links carry"
-    each = its.sums / max(step_count(run), 1)
+    return do + and_flat(run, its.sums)
+
+
+def and_flat(run: Measures, count: int) -> str:
+    """That tensors can go together, where each step has several of so many, of whatever sizes."""
+    each = count / max(step_count(run), 1)
     if not has_steps(run) or each < _SEVERAL:
-        return do
-    return f"{do}; {each:.0f} tensors go that way in each step: flatten them into one"
+        return ""
+    return f"; {each:.0f} tensors go that way in each step: flatten them into one"

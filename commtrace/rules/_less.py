@@ -18,13 +18,27 @@ from commtrace.table import Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["asked", "fewer_bytes", "fused", "less", "longest", "many_small", "sharded", "small"]
+__all__ = [
+    "OF_SHARDS",
+    "asked",
+    "fewer_bytes",
+    "fused",
+    "in_half",
+    "less",
+    "longest",
+    "many_small",
+    "sharded",
+    "small",
+]
+
+OF_SHARDS = ("all_gather", "reduce_scatter")
+"""What is called for parameters and gradients of which each rank keeps a part."""
 
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
 _MOSTLY = 0.5
 _FEW_BYTES = 65_536
-_HALF_BYTES = 2  # of an element
+_HALF_BYTES = 2  # of an element in half precision
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
@@ -120,17 +134,25 @@ def fused(calls: Rows) -> bool:
 
 def fewer_bytes(run: Measures, ops: list[str]) -> str:
     """That fewer bytes help, unless all that these operations send is small, or in half already."""
-    its = matched(run).operations
-    dtype = its.coded("dtype").take(its.coded("op").where(ops.__contains__))
-    in_half = dtype.where(lambda name: element_bytes(name) <= _HALF_BYTES)
-    enough = small(run, ops) or (in_half.size > 0 and bool(in_half.all()))
+    rows = np.flatnonzero(run.rows("collectives").coded("op").where(ops.__contains__))
+    enough = small(run, ops) or in_half(run, rows)
     return "" if enough else "in fewer bytes (half precision), "
 
 
-def less(run: Measures, ops: list[str]) -> str:
-    """In fewer bytes, if these can be fewer, or less often."""
-    fewer = fewer_bytes(run, ops)
-    return f"{fewer}or less often" if fewer else "less often"
+def in_half(run: Measures, rows: Int64) -> bool:
+    """Whether all of these rows of ``collectives`` are known to be of half precision or less."""
+    dtype = run.rows("collectives", rows).coded("dtype")
+    halves = dtype.where(lambda name: element_bytes(name) <= _HALF_BYTES)
+    return rows.size > 0 and bool(halves.all())
+
+
+def less(run: Measures, op: str) -> str:
+    """To communicate less: in fewer bytes, if these can be fewer, or less often."""
+    fewer = fewer_bytes(run, [op])
+    return (
+        f"communicate less: {f'{fewer}or less often' if fewer else 'less often'} (gradient "
+        "accumulation, larger batches), and see whether the links are as fast as they should be"
+    )
 
 
 def longest(run: Measures) -> list[str]:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes
-from commtrace.comms import DDP_FORWARD, element_bytes
+from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.rank.exposed_calls import Called, exposed_ns, rows_of_operation
 from commtrace.metrics.rank.phases import launching_threads, phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._at_once import is_hidden, whose
 from commtrace.rules._backward import REDUCTIONS, of_backward
-from commtrace.rules._less import fused, sharded, small
+from commtrace.rules._less import OF_SHARDS, fused, in_half, sharded, small
 from commtrace.rules._one_dimension import of_one_dimension, of_same_groups
 from commtrace.units import mb, percent
 
@@ -29,7 +29,6 @@ __all__ = [
     "starts_late",
 ]
 
-_HALF_BYTES = 2  # of an element in half precision
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
 _SHARDED = "smaller units or buckets: less is then left when backward ends"
 _REPLICATED = (
@@ -60,7 +59,6 @@ _FSDP_REDUCES = (
     "them less often (set_requires_gradient_sync(False) for all micro-batches but the last)"
 )
 _GATHERS = "FSDP::all_gather"
-_OF_UNITS = ("all_gather", "reduce_scatter")
 _ONE_UNIT = (
     "FSDP shards the model as one unit, so that nothing is left to compute beside its gather: "
     "shard its blocks, too (fully_shard each before the model; FSDP1: auto_wrap_policy), so that "
@@ -100,7 +98,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         )
     if op == "barrier":
         return _BARRIER
-    if op in _OF_UNITS and _is_one_unit(run):
+    if op in OF_SHARDS and _is_one_unit(run):
         return _ONE_UNIT
     rows = rows_of_operation(run, op)
     if fused(run.rows("collectives", rows)):
@@ -122,7 +120,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             "async_op=True), and wait before the optimizer's step"
         )
     if held and op == "reduce_scatter" and _is_labelled(run):
-        return _FSDP_REDUCES + ("" if _in_half(run, rows) else _REDUCE_DTYPE)
+        return _FSDP_REDUCES + ("" if in_half(run, rows) else _REDUCE_DTYPE)
     if not count or (held and not (of_backward and starts_late(run, rows))):
         which = f"the {held} of {count} {op} that hold up their device"
         return (
@@ -130,7 +128,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
             "where its result is used; the trace does not show whether compute needs it at once"
         )
     if of_backward and not _is_of_layers(run, op, rows):
-        least = _in_half(run, rows) or small(run, [op])
+        least = in_half(run, rows) or small(run, [op])
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
         return f"{op} runs asynchronously{_left(run, rows)}: try {_options(run, op)}{fewer}"
     return (
@@ -206,11 +204,13 @@ def of_gradients_late(run: Measures, op: str) -> bool:
     Of as many bytes as gradients have, and with nothing reduced while backward runs: else it is of
     something else, as the norm of what was reduced.
     """
+    if op not in REDUCTIONS:
+        return False
     calls = run.rows("collectives")
     rows = of_one_dimension(run, rows_of_operation(run, op))
     reduces = calls.coded("op").where(REDUCTIONS.__contains__) & phases(run).being("backward")
     reduces &= of_same_groups(run, rows)
-    if op not in REDUCTIONS or reduces.any():
+    if reduces.any():
         return False
     its = run.rows("collectives", rows)
     size, step = its.ints("size_bytes").clip(min=0), codes(its.ints("rank"), its.ints("step"))
@@ -272,10 +272,3 @@ def _is_one_unit(run: Measures) -> bool:
 
 def _scatters(run: Measures) -> int:
     return int(run.rows("collectives").coded("op").being("reduce_scatter").sum())
-
-
-def _in_half(run: Measures, rows: Int64) -> bool:
-    """Whether all of these rows of ``collectives`` are known to be of half precision or less."""
-    dtype = run.rows("collectives", rows).coded("dtype")
-    halves = dtype.where(lambda name: element_bytes(name) <= _HALF_BYTES)
-    return rows.size > 0 and bool(halves.all())

@@ -16,8 +16,15 @@ from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
 from commtrace.metrics.run.sums_by_hand import sums_by_hand
-from commtrace.metrics.run.whole import has_steps, step_count, worth_reporting
-from commtrace.rules._by_hand import advice, as_all_reduces, summary, taken_ns, transfer_ns
+from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._by_hand import (
+    advice,
+    and_flat,
+    as_all_reduces,
+    summary,
+    taken_ns,
+    transfer_ns,
+)
 from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SIGNIFICANT = 0.05
-_SEVERAL = 4
 
 
 class DecomposedAllReduce(Rule, frozen=True):
@@ -160,7 +166,7 @@ class DecomposedAllReduce(Rule, frozen=True):
                 *spread(pair, once),
             ),
             ruled_out=tuple(ruled_out(pair, once, len(run.rows("ranks")))),
-            advice=self._advice(pair, once) + _and_flat(run, pair),
+            advice=self._advice(pair, once) + and_flat(run, _alike(run, pair)),
             confidence=self._confidence(pair, once, len(run.rows("ranks"))),
         )
 
@@ -218,13 +224,10 @@ def _as_one(run: Measures, pair: Pair, once: Reference) -> Edit:
     return edit
 
 
-def _and_flat(run: Measures, pair: Pair) -> str:
-    """That tensors can go together, where each step has several in a row, of whatever sizes."""
-    its = [other for other in pairs(run) if other.communicator == pair.communicator]
-    count = sum(len(other.times) for other in its) / max(step_count(run), 1)
-    if not has_steps(run) or count < _SEVERAL:
-        return ""
-    return f"; {count:.0f} tensors go that way in each step: flatten them into one"
+def _alike(run: Measures, pair: Pair) -> int:
+    """How many pairs its group has, of whatever sizes."""
+    its = (other for other in pairs(run) if other.communicator == pair.communicator)
+    return sum(len(other.times) for other in its)
 
 
 def _median(pair: Pair, time: str) -> float:

@@ -189,10 +189,7 @@ class ExposedCommunication(Rule, frozen=True):
         op = str(most_exposed(run)[0])
         what = f"only {ms(behind.backward_ns)} of backward" if behind.backward_ns else "no backward"
         why = f"mostly {op} of gradients, and {what} runs with no communication beside it"
-        advice = (
-            f"{asked(run, op)}communicate less: {less(run, [op])} (gradient accumulation, larger "
-            "batches), and see whether the links are as fast as they should be"
-        )
+        advice = f"{asked(run, op)}{less(run, op)}"
         return self._unsaved(found, run, op, self.large_step_share, why, advice)
 
     def _bound(self, found: Devices, run: Measures, op: str) -> Finding:

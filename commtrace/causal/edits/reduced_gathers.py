@@ -11,7 +11,6 @@ from commtrace.causal.edits.object_edits import doing_less
 from commtrace.causal.edits.run_edits import transferring_less
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -31,9 +30,8 @@ def all_reduced(
 
 def all_reduced_instead(run: Measures, its: HandMadeSum, lag_ns: Lags) -> Lags:
     """Each of its operations takes what an all_reduce needs of its time, and no host sums."""
-    calls, every = run_graph(run).calls, matched(run).operations
-    took = every.ints("transfer_ns")[np.searchsorted(every.ints("operation"), its.operation)]
-    less = _at(calls.operation.astype(np.int64), its.operation, took * (1 - its.needed))
+    calls, less_ns = run_graph(run).calls, its.transfer_ns(run) * (1 - its.needed)
+    less = _at(calls.operation.astype(np.int64), its.operation, less_ns)
     summing = _at(calls.row.astype(np.int64), its.rows, its.summing_ns.astype(np.float64))
     return _without(run, less, summing, lag_ns)
 

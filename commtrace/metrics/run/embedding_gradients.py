@@ -65,6 +65,7 @@ class SparseSums(Struct, frozen=True, eq=False):
     less_ns: Float64
 
 
+@measure
 def large_sums(run: Measures) -> Rows:
     """The all_reduces, rows of ``called``, that may carry a table's gradient: of 1 MB or more.
 

@@ -22,9 +22,9 @@ from commtrace.arrays import (
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
-from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_peers import message_peers
+from commtrace.metrics.run.operators_behind import calling_threads
 from commtrace.metrics.run.used_between import MOVES
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded
@@ -72,6 +72,12 @@ class HandMadeSum(Struct, frozen=True, eq=False):
     needed: Float64
     summing_ns: Int64
     sums: int
+
+    def transfer_ns(self, run: Measures) -> Int64:
+        """How long the operation of each row transfers."""
+        every = matched(run).operations
+        at = np.searchsorted(every.ints("operation"), self.operation)
+        return every.ints("transfer_ns")[at]
 
 
 class _Rows(NamedTuple):
@@ -164,21 +170,15 @@ def _candidates(run: Measures) -> _Rows:
 
 def _behind(run: Measures, rank: int, calls: Rows) -> tuple[Bool, Bool, Int64]:
     """Of each of a rank's calls whether only sums follow, whether one does, and for how long."""
-    ops, every = rows_of_rank(run, "ops", rank), rows_of_rank(run, "collectives", rank)
-    ops = ops.take(ops.coded("kind").being("compute"))
     only, sums = np.zeros(len(calls), np.bool_), np.zeros(len(calls), np.bool_)
     took = np.zeros(len(calls), np.int64)
-    for thread in distinct(calls.ints("thread")).tolist():
-        here = calls.ints("thread") == thread
-        own = ops.take(ops.ints("thread") == thread)
-        own = own.take(np.argsort(own.ints("start_ns"), kind="stable"))
+    ends_ns = calls.ints("start_ns") + calls.ints("duration_ns")
+    for thread in calling_threads(run, rank, calls):
+        here, own = thread.calls, thread.ops
         begins, name = own.ints("start_ns"), own.coded("name")
-        launches = np.sort(every.ints("launch_ns")[every.ints("thread") == thread])
-        done = (calls.ints("start_ns") + calls.ints("duration_ns"))[here]
-        done = np.maximum(done, calls.ints("launch_ns")[here])
-        following = np.append(launches, np.iinfo(np.int64).max)
-        following = following[np.searchsorted(launches, done, side="right")]
-        first, last = np.searchsorted(begins, done), np.searchsorted(begins, following)
+        done = np.maximum(ends_ns, calls.ints("launch_ns"))[here]
+        first = np.searchsorted(begins, done)
+        last = np.searchsorted(begins, thread.next_launch_ns(done))
         adds, joins = name.where(_ADDS.__contains__), name.where(_JOINS.__contains__)
         other = ~(adds | joins | name.where(_NEUTRAL.__contains__))
         ends = np.minimum(_next(other, first), last)

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.joined_rows import operation_of
+from commtrace.metrics.run.operators_behind import calling_threads
 from commtrace.metrics.run.used_between import MOVES
 
 if TYPE_CHECKING:
@@ -121,18 +121,10 @@ def _of_rank(
     so_ns: Callable[[_Behind], Int64],
 ) -> Int64:
     """For how long each of a rank's all_gathers is followed so."""
-    ops = rows_of_rank(run, "ops", rank)
-    moves = ops.coded("name").where(makes_none.__contains__)
-    ops = ops.take(ops.coded("kind").being("compute") & ~moves)
-    every = rows_of_rank(run, "collectives", rank)
-    thread, launch_ns = calls.ints("thread"), calls.ints("launch_ns")
     found = np.zeros(len(calls), np.int64)
-    for one in distinct(thread[thread != NULL]).tolist():
-        own = ops.take(ops.ints("thread") == one)
-        own = own.take(np.argsort(own.ints("start_ns"), kind="stable"))
-        launches = np.sort(every.ints("launch_ns")[every.ints("thread") == one])
-        mine = launch_ns[thread == one]
-        first = np.searchsorted(own.ints("start_ns"), mine, side="right")
-        following = np.searchsorted(launches, mine, side="right")
-        found[thread == one] = so_ns(_Behind(own, first, np.append(launches, _NEVER)[following]))
+    for thread in calling_threads(run, rank, calls):
+        moves = thread.ops.coded("name").where(makes_none.__contains__)
+        own, launch_ns = thread.ops.take(~moves), calls.ints("launch_ns")[thread.calls]
+        first = np.searchsorted(own.ints("start_ns"), launch_ns, side="right")
+        found[thread.calls] = so_ns(_Behind(own, first, thread.next_launch_ns(launch_ns)))
     return found
