@@ -228,14 +228,13 @@ def _median(values: Float64) -> float:
 def averaged_again(run: Measures, rows: Rows) -> Bool:
     """Which rows of ``sequences`` are all_reduces behind DDP's own, of as much as these.
 
-    Of as many bytes of one type, or of as many elements of any float types, between (nearly) all
-    forward passes of a group, where each step has one. What runs in backward is DDP's own: two of
-    its buckets can be as large as each other. Without any such the program averages by itself, and
-    once.
+    Of as many bytes of one type, or of as many elements of any float types, between the first
+    forward passes of (nearly) all steps of a group: micro-batches are one pass. What runs in
+    backward is DDP's own: two of its buckets can be as large as each other. Without any such the
+    program averages by itself, and once.
     """
     found = np.zeros(len(rows), dtype=np.bool_)
-    steps = run.rows("steps")
-    passes = steps.take(steps.coded("label").being(DDP_FORWARD))
+    passes = _first_passes(run)
     at = _behind_passes(rows, passes)
     if not at.size:
         return found
@@ -272,15 +271,18 @@ def _behind_own(run: Measures, its: Rows, passes: Rows, kind: Int64) -> Bool:
     return behind
 
 
+def _first_passes(run: Measures) -> Rows:
+    """The first DDP forward pass of each step of each rank."""
+    steps = run.rows("steps")
+    is_pass = steps.coded("label").being(DDP_FORWARD) & (steps.ints("step") != NULL)
+    passes = steps.take(np.flatnonzero(is_pass)[np.argsort(steps.ints("start_ns")[is_pass])])
+    return passes.take(first_rows(codes(passes.ints("rank"), passes.ints("step"))))
+
+
 def _behind_passes(rows: Rows, passes: Rows) -> Int64:
-    """The all_reduces behind a forward pass, by rank and order, in steps that have one such."""
-    step = codes(
-        np.concatenate([passes.ints("rank"), rows.ints("rank")]),
-        np.concatenate([passes.ints("step"), rows.ints("step")]),
-    )
-    once = np.bincount(step[: len(passes)], minlength=step.max(initial=-1) + 1) == 1
-    mine = once[step[len(passes) :]] & (rows.ints("step") != NULL)
-    at = np.flatnonzero(mine & rows.coded("op").being("all_reduce"))
+    """The all_reduces behind a forward pass, by rank and order, in steps that have one."""
+    known = np.isin(rows.ints("step"), passes.ints("step"))
+    at = np.flatnonzero(known & rows.coded("op").being("all_reduce"))
     at = at[_forward(rows.take(at), passes) >= 0]
     rank, order = rows.ints("rank")[at], rows.ints("order")[at]
     behind: Int64 = at[np.lexsort((order, rank))]
