@@ -420,6 +420,29 @@ def test_times_rounded_to_microseconds_keep_their_order() -> None:
     is_sound(drawn.graph)
 
 
+@pytest.mark.parametrize(("late_us", "known"), [(0.001, True), (1, True), (3, False)])
+def test_an_end_that_rounding_puts_behind_the_collective_is_before_it(
+    late_us: float, known: bool
+) -> None:
+    run = Tiny()
+    run.kernel(0, 10, 90 + late_us, name="a", launch_ns=at(0))
+    run.collective(0, "all_reduce", 100, 50, launch_ns=at(20))
+    drawn = Drawn(run)
+    assert ("a." in drawn.kinds("ncclDevKernel_all_reduce")) == known
+    is_sound(drawn.graph)
+
+
+@pytest.mark.parametrize(("late_us", "known"), [(0.002, True), (0.5, False)])
+def test_nor_do_last_digits_hide_what_a_start_waited_for(late_us: float, known: bool) -> None:
+    run = Tiny()
+    run.kernel(0, 5, 5, name="a", launch_ns=at(0))
+    run.kernel(0, 10, 90 + late_us, name="far", stream=20, launch_ns=at(1))
+    run.kernel(0, 100, 6, name="b", launch_ns=at(20))
+    drawn = Drawn(run)
+    assert ("far." in drawn.kinds("b")) == known
+    is_sound(drawn.graph)
+
+
 def test_a_wait_that_rounding_ends_early_is_one_for_what_ran() -> None:
     run = Tiny()
     run.kernel(0, 10, 90.001, name="a", launch_ns=at(0))

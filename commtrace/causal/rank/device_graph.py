@@ -138,19 +138,17 @@ def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
     work = Work.of(tables)
     syncs = tables["synchronisations"]
     waits = resumptions(work, tables["blocking_calls"], syncs)
-    nodes = Nodes.of(work, waits)
+    recorded = recorded_waits(work, syncs)
+    is_recorded = recorded[0].size > 0
+    ended, started = recorded if is_recorded else collective_waits(work, tables["steps"])
+    nodes = Nodes.of(work, waits, (ended, started))
     edges = _Edges(nodes)
     edges.add("run", nodes.start, nodes.end)
     edges.add("launch", nodes.launch, nodes.start)
     before, alone = _before(nodes, work.stream), told_nothing(work, syncs)
     edges.add("stream", before[~alone], nodes.start[~alone])
     edges.add("turn", before[alone], nodes.start[alone])
-    ended, started = recorded_waits(work, syncs)
-    if ended.size:
-        edges.add("wait", nodes.end[ended], nodes.start[started])
-    else:
-        ended, started = collective_waits(work, tables["steps"])
-        edges.add("collective", nodes.end[ended], nodes.start[started])
+    edges.add("wait" if is_recorded else "collective", nodes.end[ended], nodes.start[started])
     inferred, latent = in_other_steps(work, _just_before(nodes, edges.graph(), work, alone))
     edges.add("inferred_wait", nodes.end[inferred[0]], nodes.start[inferred[1]])
     edges.add("latent_wait", nodes.end[latent[0]], nodes.start[latent[1]])

@@ -6,13 +6,15 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64
-from commtrace.causal.rank.device_waits import Resumptions
+from commtrace.causal.rank.device_waits import Pairs, Resumptions
 from commtrace.causal.rank.device_work import ROUNDING_NS, Work
 from commtrace.causal.rank.moments import Moments
 
 __all__ = ["CALL", "END", "LAUNCH", "RESUME", "START", "Nodes"]
 
 LAUNCH, START, END, CALL, RESUME = range(5)
+_DIGITS_NS = 2
+"""What start and duration, each written to the nanosecond, may add to an end."""
 _SILENT = 3
 """A thread was idle while the others did as many things as that, or more."""
 _BLOCKING_CALLS = 2  # after the numbers of tables in ``Work``
@@ -42,15 +44,18 @@ class Nodes(Struct, frozen=True):
     thread: Int64
 
     @classmethod
-    def of(cls, work: Work, waits: Resumptions) -> Nodes:
-        """The starts and ends of some work, its launches, and the host's waits for it."""
+    def of(cls, work: Work, waits: Resumptions, awaited: Pairs) -> Nodes:
+        """The starts and ends of some work, its launches, and the host's waits for it.
+
+        ``awaited`` is work of which one is known to have waited for the other.
+        """
         known = np.flatnonzero(work.thread >= 0)
         thread = np.append(work.thread[known], waits.thread)
         called_ns = np.append(work.launch_ns[known], waits.start_ns)
         first, moment = _moments(thread, called_ns)  # a call may be a launch, too
         each = (work.start_ns, work.end_ns, called_ns[first], waits.end_ns)
         resumes_ns = _resumes_before_calls(waits, thread[first], called_ns[first])
-        ends_ns = _ends_before_resumes(work, waits, resumes_ns)
+        ends_ns = _ends_before_resumes(work, waits, awaited, resumes_ns)
         order = np.lexsort(
             (
                 np.concatenate(
@@ -130,17 +135,29 @@ def _resumes_before_calls(waits: Resumptions, thread: Int64, called_ns: Int64) -
     return np.where(rounded, next_ns, waits.end_ns)
 
 
-def _ends_before_resumes(work: Work, waits: Resumptions, resumes_ns: Int64) -> Int64:
-    """The ends, not behind the waits for them, nor behind the next start on their stream."""
-    ends_ns = _ends_before_starts(work)
+def _ends_before_resumes(
+    work: Work, waits: Resumptions, awaited: Pairs, resumes_ns: Int64
+) -> Int64:
+    """The ends, not behind what waited for them, nor behind the next start on their stream."""
+    ends_ns = _ends_before_starts(work, awaited)
     ended, number = waits.ended
     np.minimum.at(ends_ns, ended, resumes_ns[number])
     return np.maximum(ends_ns, work.start_ns)
 
 
-def _ends_before_starts(work: Work) -> Int64:
-    """The ends, not behind the next start on their stream but for real overlap."""
-    ends_ns: Int64 = work.end_ns.copy()
+def _ends_before_starts(work: Work, awaited: Pairs) -> Int64:
+    """The ends, not behind a start that followed them but for real overlap.
+
+    That is the next on their stream, one that waited for them, or any that is as near as the last
+    digits of start and duration leave open.
+    """
+    starts_ns = np.sort(work.start_ns)
+    latest_ns = starts_ns[np.maximum(np.searchsorted(starts_ns, work.end_ns) - 1, 0)]
+    ends_ns = np.where(work.end_ns - latest_ns <= _DIGITS_NS, latest_ns, work.end_ns)
+    ended, started = awaited
+    over_ns = work.end_ns[ended] - work.start_ns[started]
+    near = (over_ns > 0) & (over_ns <= ROUNDING_NS)
+    np.minimum.at(ends_ns, ended[near], work.start_ns[started[near]])
     for rows in work.by_stream:
         over_ns = ends_ns[rows[:-1]] - work.start_ns[rows[1:]]
         rounded = (over_ns > 0) & (over_ns <= ROUNDING_NS)
