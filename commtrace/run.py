@@ -342,6 +342,7 @@ class Run:
         progress: Callable[[int, int], object] | None = None,
     ) -> Analysis:
         """The run's measures and its diagnosis, as of ``diagnose``: what a report shows."""
+        from commtrace.metrics.rank.hosts import assumed_hosts
         from commtrace.metrics.run.question import question
         from commtrace.metrics.run.sizes import unsized
         from commtrace.metrics.run.summary import summary
@@ -357,7 +358,7 @@ class Run:
         run = self.measures
         notes = (
             *(*self.notes, *unrecorded_work(run), *unsized(run)),
-            *(*unmatched(run), *steps_without_work(run), *slowed(run)),
+            *(*assumed_hosts(run), *unmatched(run), *steps_without_work(run), *slowed(run)),
         )
         return Analysis(
             run=summary(run, self.name),

@@ -73,7 +73,7 @@ class Tiny:
         ranks: int = 1,
         *,
         backend: str = "nccl",
-        hosts: tuple[str, ...] = ("host",),
+        hosts: tuple[str | None, ...] = ("host",),
         manifest: dict[str, Any] | None = None,
     ) -> None:
         self.ranks = ranks

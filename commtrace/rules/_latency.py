@@ -11,6 +11,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int64, quantiles
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
+from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.table import Rows
 from commtrace.topology import usual_link
@@ -75,7 +76,7 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
     if (some.operations.ints("ranks") == NULL).any():
         return None
     op, ranks = str(some.operations.coded("op").at(0)), int(some.operations.ints("ranks")[0])
-    nodes = min(max(len(run.rows("ranks").coded("host").occurring()), 1), ranks)
+    nodes = min(max(len(set(hosts(run).values())), 1), ranks)
     if run.rows("groups").coded("backend").being("nccl").any():
         if op not in POINT_TO_POINT and (alike := _alike(some, max_bytes)):
             return alike

@@ -13,6 +13,7 @@ from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import small_per_step
 from commtrace.metrics.run.waits import matched
+from commtrace.rules._rings import detours
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def asked(run: Measures, op: str | None) -> str:
         return ""
     if of_objects(run, op):
         return f"{_OBJECTS}; "
+    if op in POINT_TO_POINT and (ring := detours(run)):
+        return ring
     if many := many_small(run, op):
         return many
     return f"{_ASK[op]}; " if op in _ASK and not _does_so_already(run, op) else ""

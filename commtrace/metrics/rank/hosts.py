@@ -3,22 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from commtrace.diagnosis import Note
 from commtrace.measures import measure
+from commtrace.metrics.rank.devices import devices
+from commtrace.units import numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["hosts", "on_hosts_of_their_own", "one_host", "ranks_of_hosts"]
+__all__ = ["assumed_hosts", "hosts", "on_hosts_of_their_own", "one_host", "ranks_of_hosts"]
 
 
 @measure
 def hosts(run: Measures) -> dict[int, str]:
-    """The name of each rank's host, of those whose is known."""
+    """The name of each rank's host, of those whose is known.
+
+    Where no host has a name GPUs tell several: torchrun and others give the ranks of a host its
+    GPUs in their order, so that a rank's number less its GPU's is that of its host's first rank.
+    """
+    return _named(run) or _by_gpus(run)
+
+
+def assumed_hosts(run: Measures) -> tuple[Note, ...]:
+    """``assumed-hosts``: which ranks are taken to share a host, where none has a name."""
+    if _named(run) or not (on := ranks_of_hosts(run)):
+        return ()
+    each = "; ".join(f"{host}: {numbered('rank', ranks)}" for host, ranks in on.items())
+    message = f"no host has a name: ranks are on hosts as their GPUs' numbers say ({each})"
+    return (Note("assumed-hosts", message),)
+
+
+def _named(run: Measures) -> dict[int, str]:
     its = run.rows("ranks")
     each = zip(its.ints("rank").tolist(), its.coded("host").decoded(), strict=True)
     return {rank: host for rank, host in each if host is not None}
+
+
+@measure
+def _by_gpus(run: Measures) -> dict[int, str]:
+    """Numbers for hosts, of which GPUs show several; of ranks whose GPU is known for all."""
+    its = devices(run)
+    places = zip(its.ints("rank").tolist(), its.coded("device").decoded(), strict=True)
+    parts = [(rank, str(name).rpartition(":")) for rank, name in places]
+    each = [(rank, int(number)) for rank, (_, of_type, number) in parts if of_type]
+    gpus = dict(each)
+    first = {rank: rank - gpu for rank, gpu in gpus.items()}
+    on = sorted(set(first.values()))
+    apart = min((later - one for one, later in pairwise(on)), default=0)
+    is_known = len(each) == len(gpus) == len(run.rows("ranks"))
+    if not is_known or not 1 < len(on) < len(gpus) or on[0] < 0 or apart <= max(gpus.values()):
+        return {}
+    return {rank: f"#{on.index(its)}" for rank, its in sorted(first.items())}
 
 
 def ranks_of_hosts(run: Measures) -> dict[str, list[int]]:

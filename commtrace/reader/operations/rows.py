@@ -87,8 +87,8 @@ class RankContext(Struct, frozen=True):
         Some tools write a rank's own number there: nobody sends messages to itself.
         """
         peer = self.global_rank(facts.peer, place, facts.peer)
-        if peer is not None:
-            return peer if peer != self.rank else None
+        if peer not in (None, self.rank):
+            return peer
         ranks = place.group.ranks if place.group is not None else None
         return facts.global_peer if ranks is None or facts.global_peer in ranks else None
 
