@@ -688,6 +688,18 @@ class TestSlowLink:
         if ranks:
             assert "from and to host b take 3.00 times as long" in findings[0].summary
 
+    def test_one_of_two_ways_between_hosts_is_held_against_the_other(self) -> None:
+        """Two pipelines of two hosts: the link of ranks 2 and 4 takes ten times as long."""
+        run = Tiny(8, hosts=("a", "b"))
+        for micro, source in product(range(12), range(6)):
+            took = 4000.0 if source == 2 else 400.0 if source == 3 else 100.0
+            at = micro * 8000.0 + source * 400
+            run.collective(source, "send", at, took, size=4 * MB, peer=source + 2)
+            run.collective(source + 2, "recv", at, took, size=4 * MB, peer=source)
+        (finding,) = found(run.trace(), "slow-link")
+        assert finding.ranks == (2, 4)
+        assert "take 10 times as long" in finding.summary
+
     def test_many_slow_ones_are_no_links(self) -> None:
         assert not found(
             self.pairs(dict.fromkeys(((0, 1), (1, 2), (2, 3), (3, 0)), 300.0)), "slow-link"

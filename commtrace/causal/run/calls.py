@@ -134,6 +134,11 @@ class Calls(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """A number for the step and the place of each."""
         return fewest(codes(self.step, self.place))
 
+    @passing
+    def of_kind(self) -> Signed:
+        """A number for the step and the kind of each."""
+        return fewest(codes(self.step, self.kind))
+
     def taken(self, rows: Any) -> Calls:
         """Some of them."""
         names = (name for name in self.__struct_fields__ if name not in ("waits", "packed"))

@@ -85,9 +85,7 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """
         typical = np.where(self._alone, np.nan, 0.0)[:, None].repeat(2, axis=1)
         for at, part in self._working:
-            usual = part.at_place.others()
-            scaled = _as_in_step(part, part.at_step.others())
-            typical[:, at] = np.where(np.isnan(usual), scaled, usual)
+            typical[:, at] = part.of_others()
         return typical
 
     @property

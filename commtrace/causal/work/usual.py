@@ -7,7 +7,18 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32, Int64, Signed, codes, ranges, sorted_by
+from commtrace.arrays import (
+    Bool,
+    Float64,
+    Int32,
+    Int64,
+    Signed,
+    codes,
+    least,
+    most,
+    ranges,
+    sorted_by,
+)
 from commtrace.causal.run.calls import Calls
 from commtrace.heap import passing
 
@@ -68,7 +79,9 @@ def _middle(a: _Values, b: _Values) -> Float64:
 class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Times of calls, and what is usual of others at the same place of the same step.
 
-    Where nobody else has such a place, that is so much of its time as is usual of its step.
+    Where nobody else has such a place, that is so much of its time as is usual of its step; but
+    where others call as much of that kind, only less often, as replicas that generate other texts
+    do, none: what is usual of the places that they have is all of theirs.
     """
 
     calls: Calls
@@ -96,8 +109,11 @@ class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def of_others(self) -> Float64:
         """Of each call what is usual of all others."""
-        every = np.arange(self.time_ns.size)
-        return self._scaled(every, self.at_place.others(), self.at_step.others())
+        every, rank = np.arange(self.time_ns.size), self.calls.rank
+        kinds = int(self.calls.of_kind.max(initial=-1)) + 1
+        low, high = (f(self.calls.of_kind, rank, kinds) for f in (least, most))
+        usual = self._with_none(every, self.at_place.others(), low < high)
+        return self._scaled(every, usual, self.at_step.others())
 
     def of_the_rest(self, mine: Bool, which: Bool) -> Float64:
         """Of some calls that are mine (a flag for each) what is usual of those that are not."""
@@ -105,8 +121,18 @@ class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
         if not self.is_any:
             return np.zeros(rows.size)
         usual = self.at_place.rest(mine, self.calls.in_place[rows])
+        usual = self._with_none(rows, usual, np.bincount(self.calls.of_kind, ~mine) > 0)
         by_step = self.at_step.rest(mine[self.calls.first], self.at_step.group)
         return self._scaled(rows, usual, by_step)
+
+    def _with_none(self, rows: Int64, usual: Float64, others_call: Bool) -> Float64:
+        """What is usual, 0 at a place that others do not come to, of a kind that they call.
+
+        Not in a pipeline: its stages call differently.
+        """
+        if self.calls.is_p2p.any():
+            return usual
+        return np.where(np.isnan(usual) & others_call[self.calls.of_kind[rows]], 0.0, usual)
 
     def _scaled(self, rows: Int64, usual: Float64, by_step: Float64) -> Float64:
         with np.errstate(divide="ignore", invalid="ignore"):

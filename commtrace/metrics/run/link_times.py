@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, first_rows, grouped, quantiles, sums
+from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, grouped, quantiles, sums
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["BETWEEN_TWO", "ENDS", "LINK_TIMES", "between_two", "link_times"]
 
 ENDS = ["sender", "receiver"]
+_MUCH = 0.5
 _LEAST_NS = 100_000  # of a wait for messages: fewer are not known
 
 _LINK = (
@@ -55,7 +56,11 @@ LINK_TIMES = Table(
             "ns",
         ),
         Column("busbw_gb_s", "float64", "What they put on the link in this time.", "GB/s"),
-        Column("relative", "float64", "This time / the median of its kind."),
+        Column(
+            "relative",
+            "float64",
+            "This time / the median of its kind, other links' if this has half of it.",
+        ),
     ),
 )
 
@@ -82,7 +87,7 @@ def between_two(run: Measures) -> Rows:
 
 @measure
 def link_times(run: Measures) -> Rows:
-    """Each transfer between two ranks, its time against the median of its kind: LINK_TIMES.
+    """Each transfer between two ranks, its time against what is usual of its kind: LINK_TIMES.
 
     Kinds are alike in operation, type and size, within hosts or across them; bursts of messages
     in size to a factor of two.
@@ -94,9 +99,25 @@ def link_times(run: Measures) -> Rows:
     alone = np.ones(len(each), np.int64)
     table = LINK_TIMES.rows({**each.columns, "count": alone, "relative": alone}, bursts.columns)
     kind = codes(np.concatenate(kinds), table.flags("on_cpu"), table.flags("across"))
-    time = table.ints("transfer_ns")
-    usual = quantiles(kind, time, 50, kind.max(initial=-1) + 1)
-    return LINK_TIMES.rows({**table.columns, "relative": time / usual[kind]})
+    pair = np.sort([table.ints(end) for end in ENDS], axis=0)
+    usual = _usual_of_others(kind, codes(*pair), table.ints("transfer_ns"))
+    return LINK_TIMES.rows({**table.columns, "relative": table.ints("transfer_ns") / usual})
+
+
+def _usual_of_others(kind: Int64, link: Int64, time_ns: Int64) -> Float64:
+    """Of each transfer the median of its kind; of the others', if its link has half of it.
+
+    One link of two would be held against itself.
+    """
+    usual = quantiles(kind, time_ns, 50, int(kind.max(initial=-1)) + 1)[kind]
+    of_both = codes(kind, link)
+    count, of_kind = np.bincount(of_both)[of_both], np.bincount(kind)[kind]
+    some = (count >= _MUCH * of_kind) & (count < of_kind)
+    for mine in grouped(np.where(some, of_both, -1)):
+        if some[mine[0]]:
+            others = (kind == kind[mine[0]]) & (of_both != of_both[mine[0]])
+            usual[mine] = np.median(time_ns[others])
+    return usual
 
 
 def _rows_of(run: Measures, operations: Int64) -> tuple[Int64, Int64]:
