@@ -63,9 +63,13 @@ def asynchronous(run: Measures, op: str | None) -> Called:
 
     A trace with shapes, or of a newer PyTorch, has it. On a GPU it also shows: while calls of one
     group and phase run that a stream waits for at once, and that wait for it, none computes. FSDP's
-    on a stream of their own are called as if they held it up, and do not.
+    on a stream of their own are called as if they held it up, and do not. Calls whose launch is not
+    in the trace are left out, unless all are so.
     """
-    mine = np.flatnonzero(run.rows("collectives").coded("op").where(lambda name: name == op))
+    every = run.rows("collectives")
+    mine = every.coded("op").where(lambda name: name == op)
+    launched = mine & (every.ints("launch_ns") != NULL)
+    mine = np.flatnonzero(launched if launched.any() else mine)
     calls, phase = run.rows("collectives", mine), phases(run).take(mine)
     kind = codes(calls.ints("rank"), phase, calls.coded("group"))
     share = np.bincount(kind, _beside(calls, run)) / np.bincount(kind)
