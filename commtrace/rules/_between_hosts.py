@@ -28,6 +28,7 @@ __all__ = [
     "between_hosts",
     "far_slower_between_hosts",
     "large_operations",
+    "to_compare",
 ]
 
 FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
@@ -114,6 +115,21 @@ def far_slower_between_hosts(run: Measures, op: str) -> str:
         f"; between hosts it runs at {rate(slow)} GB/s, others within a host at {rate(fast)} GB/s: "
         "look at the hosts' network, too"
     )
+
+
+def to_compare(run: Measures, op: str) -> str:
+    """Where to look, too, if links may be slow: what an operation has of GPUs' links.
+
+    Whether all are as slow no trace tells.
+    """
+    if far := far_slower_between_hosts(run, op):
+        return far
+    known = large_operations(run)
+    mine = None if known is None else known.coded("op").being(op) & on_gpus(known, run)
+    if known is None or mine is None or not mine.any():
+        return ""
+    speed = float(np.median(known.floats("busbw_gb_s")[mine]))
+    return f"; {op} has {rate(speed)} GB/s (busbw): compare with nccl-tests on these GPUs"
 
 
 def large_operations(run: Measures) -> Rows | None:

@@ -19,7 +19,7 @@ from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, wo
 from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream
 from commtrace.rules._backward import Hideable, hideable
-from commtrace.rules._between_hosts import far_slower_between_hosts
+from commtrace.rules._between_hosts import to_compare
 from commtrace.rules._bound import doing_less
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, per_device
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns
@@ -242,7 +242,7 @@ class ExposedCommunication(Rule, frozen=True):
                 Evidence(f"exposed, {of_time(run)}", share, "%", 100 * least),
                 *more,
             ),
-            advice=first + advice,
+            advice=first + advice + (to_compare(run, op) if op else ""),
             confidence="low",
             operations=_all_of(run, op),
             weighs_ns=round(self.min_step_share * whole(run).time_ns),
@@ -287,7 +287,7 @@ class ExposedCommunication(Rule, frozen=True):
             advice=first
             + asked(run, most)
             + overlapped(run, calls, op, starved=starved)
-            + far_slower_between_hosts(run, op),
+            + to_compare(run, op),
             explained_by="launch-gap" if starved else None,
             confidence="low" if doubt else "medium",
         )

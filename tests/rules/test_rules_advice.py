@@ -254,6 +254,7 @@ def test_operations_that_are_far_slower_between_hosts_tell_of_the_network(
         run.kernel(rank, start + 800, 400, launch_ns=BASE_NS + 1000 * (start + 10))
     advice = found(run.trace(), "exposed-communication").advice
     assert ("between hosts it runs at 2.62 GB/s" in advice) == told
+    assert ("all_reduce has 3.93 GB/s (busbw): compare with" in advice) != told
 
 
 @pytest.mark.parametrize(

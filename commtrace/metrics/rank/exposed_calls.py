@@ -67,9 +67,9 @@ def asynchronous(run: Measures, op: str | None) -> Called:
     in the trace are left out, unless all are so.
     """
     every = run.rows("collectives")
-    mine = every.coded("op").where(lambda name: name == op)
-    launched = mine & (every.ints("launch_ns") != NULL)
-    mine = np.flatnonzero(launched if launched.any() else mine)
+    of_op = every.coded("op").where(lambda name: name == op)
+    launched = of_op & (every.ints("launch_ns") != NULL)
+    mine = np.flatnonzero(launched if launched.any() else of_op)
     calls, phase = run.rows("collectives", mine), phases(run).take(mine)
     kind = codes(calls.ints("rank"), phase, calls.coded("group"))
     share = np.bincount(kind, _beside(calls, run)) / np.bincount(kind)
