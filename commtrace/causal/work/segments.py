@@ -81,7 +81,8 @@ class OwnWork(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """The median of the other ranks' at the same place of the same step.
 
         Where ranks call differently, its own times what the step's own work of a rank is to its
-        own in the median; NaN where nobody is to compare with.
+        own in the median; none of what is more of its kind than others call (``usual.Usual``); NaN
+        where nobody is to compare with.
         """
         typical = np.where(self._alone, np.nan, 0.0)[:, None].repeat(2, axis=1)
         for at, part in self._working:
