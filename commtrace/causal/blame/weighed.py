@@ -35,6 +35,7 @@ _LENT = 1.7  # of half a core: what its other half runs takes the rest
 _BESIDE = 1.4  # of a whole one: processes beside it share its caches
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 _RECORDED = "recording slows hosts, and unrecorded it delays much less"
+_ONCE = "it happened once, and nothing says what it was"
 _PAUSES = "it pauses for about as long in every step, but not every step waits"
 
 
@@ -60,8 +61,10 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     else:
         sure = more is not None or (who.made == "sure" and does.cause == "compute")
         doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
-        once = not persistent and bursts(its.spikes) == 1
-        doubt = doubt or _doubt_of_slower(run, who, times, few_steps=its.few_steps, once=once)
+        often = None if persistent else bursts(its.spikes)
+        doubt = doubt or _doubt_of_slower(run, who, times, its.few_steps, often)
+        if often == 1 and does.cause is None and run_graph(run).calls.on_cpu.any():
+            doubt = doubt or _ONCE
     alone_ns = _alone_ns(run, who, lag_ns)
     if mostly_recorded(run, who, alone_ns):
         doubt = doubt or _RECORDED
@@ -99,21 +102,25 @@ def _alone_ns(run: Measures, who: Suspects, lag_ns: Lags) -> float:
 
 
 def _doubt_of_slower(
-    run: Measures, who: Suspects, times: float | None, *, few_steps: bool, once: bool
+    run: Measures, who: Suspects, times: float | None, few_steps: bool, often: int | None
 ) -> str | None:
     """Why it may not be they that take so many ``times`` as long for the same, on CPUs.
 
-    Few steps say little of that, nor what happened ``once``; and who has half of a core that
-    another process shares takes up to ``_LENT`` times as long without waiting for it, or as much
-    longer as a fixed piece of work, and a little for what else is shared.
+    Few steps say little of that, nor what happened once, or a little more ``often`` but not in
+    every step: something else runs beside it then, or memory is taken anew, as where recording
+    breaks it up. Who has half of a core that another process shares takes up to ``_LENT`` times as
+    long without waiting for it, or as much longer as a fixed piece of work, and a little for what
+    they share.
     """
     if times is None or not run_graph(run).calls.on_cpu.any():
         return None
     longer = f"the same work takes {times:.2f} times as long there"
     if few_steps:
         return f"{longer}, as it can in few steps"
-    if once and not on_hosts_of_their_own(run, who.ranks):
-        return f"{longer} once, as while something else runs beside it"
+    by_chance = often == 1 or (often is not None and times < _LENT)
+    if by_chance and not on_hosts_of_their_own(run, who.ranks):
+        when = "once" if often == 1 else "now and then"
+        return f"{longer} {when}, as while something else runs beside it, or memory is taken anew"
     core = slower_core(run, who.ranks)
     most = _LENT if core is None else _BESIDE * max(core, 1.0)
     if times < most and not on_hosts_of_their_own(run, who.ranks):
