@@ -26,7 +26,6 @@ __all__ = [
     "FAR",
     "BetweenHosts",
     "between_hosts",
-    "far_slower_between_hosts",
     "large_operations",
     "to_compare",
 ]
@@ -99,37 +98,28 @@ def _latency_of(op: str, group: str | None, run: Measures) -> float:
     return nccl_latency_ns(op, ranks, nodes=nodes, protocol="Simple")
 
 
-def far_slower_between_hosts(run: Measures, op: str) -> str:
-    """Where to look, too, if an operation is that slow between hosts; else empty."""
+def to_compare(run: Measures, op: str) -> str:
+    """Where to look, too, if links may be slow: far slower ones between hosts, or all.
+
+    Whether all are as slow no trace tells, so that it says what the operation has of GPUs' links.
+    """
     its = _placed(run)
     if its is None:
         return ""
-    speed, ops = its.known.floats("busbw_gb_s"), its.known.coded("op")
-    between, within = speed[its.between & ops.being(op)], speed[its.within]
-    if not (between.size and within.size):
+    speed, mine = its.known.floats("busbw_gb_s"), its.known.coded("op").being(op)
+    between, within = speed[its.between & mine], speed[its.within]
+    if between.size and within.size:
+        slow, fast = float(np.median(between)), float(np.median(within))
+        if fast >= FAR * slow:
+            return (
+                f"; between hosts it runs at {rate(slow)} GB/s, others within a host at "
+                f"{rate(fast)} GB/s: look at the hosts' network, too"
+            )
+    on_links = speed[mine & on_gpus(its.known, run)]
+    if not on_links.size:
         return ""
-    slow, fast = float(np.median(between)), float(np.median(within))
-    if fast < FAR * slow:
-        return ""
-    return (
-        f"; between hosts it runs at {rate(slow)} GB/s, others within a host at {rate(fast)} GB/s: "
-        "look at the hosts' network, too"
-    )
-
-
-def to_compare(run: Measures, op: str) -> str:
-    """Where to look, too, if links may be slow: what an operation has of GPUs' links.
-
-    Whether all are as slow no trace tells.
-    """
-    if far := far_slower_between_hosts(run, op):
-        return far
-    known = large_operations(run)
-    mine = None if known is None else known.coded("op").being(op) & on_gpus(known, run)
-    if known is None or mine is None or not mine.any():
-        return ""
-    speed = float(np.median(known.floats("busbw_gb_s")[mine]))
-    return f"; {op} has {rate(speed)} GB/s (busbw): compare with nccl-tests on these GPUs"
+    usual = rate(float(np.median(on_links)))
+    return f"; {op} has {usual} GB/s (busbw): compare with nccl-tests on these GPUs"
 
 
 def large_operations(run: Measures) -> Rows | None:

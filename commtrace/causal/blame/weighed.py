@@ -62,9 +62,9 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         sure = more is not None or (who.made == "sure" and does.cause == "compute")
         doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
         often = None if persistent else bursts(its.spikes)
-        doubt = doubt or _doubt_of_slower(run, who, times, its.few_steps, often)
-        if often == 1 and does.cause is None and run_graph(run).calls.on_cpu.any():
-            doubt = doubt or _ONCE
+        if run_graph(run).calls.on_cpu.any():
+            doubt = doubt or _doubt_of_slower(run, who, times, few_steps=its.few_steps, often=often)
+            doubt = doubt or (_ONCE if often == 1 and does.cause is None else None)
     alone_ns = _alone_ns(run, who, lag_ns)
     if mostly_recorded(run, who, alone_ns):
         doubt = doubt or _RECORDED
@@ -102,7 +102,7 @@ def _alone_ns(run: Measures, who: Suspects, lag_ns: Lags) -> float:
 
 
 def _doubt_of_slower(
-    run: Measures, who: Suspects, times: float | None, few_steps: bool, often: int | None
+    run: Measures, who: Suspects, times: float | None, *, few_steps: bool, often: int | None
 ) -> str | None:
     """Why it may not be they that take so many ``times`` as long for the same, on CPUs.
 
@@ -112,7 +112,7 @@ def _doubt_of_slower(
     long without waiting for it, or as much longer as a fixed piece of work, and a little for what
     they share.
     """
-    if times is None or not run_graph(run).calls.on_cpu.any():
+    if times is None:
         return None
     longer = f"the same work takes {times:.2f} times as long there"
     if few_steps:

@@ -154,12 +154,9 @@ def _ends_before_starts(work: Work, awaited: Pairs) -> Int64:
     starts_ns = np.sort(work.start_ns)
     latest_ns = starts_ns[np.maximum(np.searchsorted(starts_ns, work.end_ns) - 1, 0)]
     ends_ns = np.where(work.end_ns - latest_ns <= _DIGITS_NS, latest_ns, work.end_ns)
-    ended, started = awaited
+    followed = (awaited, *((rows[:-1], rows[1:]) for rows in work.by_stream))
+    ended, started = (np.concatenate(its) for its in zip(*followed, strict=True))
     over_ns = work.end_ns[ended] - work.start_ns[started]
     near = (over_ns > 0) & (over_ns <= ROUNDING_NS)
     np.minimum.at(ends_ns, ended[near], work.start_ns[started[near]])
-    for rows in work.by_stream:
-        over_ns = ends_ns[rows[:-1]] - work.start_ns[rows[1:]]
-        rounded = (over_ns > 0) & (over_ns <= ROUNDING_NS)
-        ends_ns[rows[:-1]] -= np.where(rounded, over_ns, 0)
     return ends_ns

@@ -42,7 +42,6 @@ def _named(run: Measures) -> dict[int, str]:
     return {rank: host for rank, host in each if host is not None}
 
 
-@measure
 def _by_gpus(run: Measures) -> dict[int, str]:
     """Numbers for hosts, of which GPUs show several; of ranks whose GPU is known for all."""
     its = devices(run)

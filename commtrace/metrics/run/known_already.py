@@ -281,7 +281,10 @@ def _first_passes(run: Measures) -> Rows:
 
 def _behind_passes(rows: Rows, passes: Rows) -> Int64:
     """The all_reduces behind a forward pass, by rank and order, in steps that have one."""
-    known = np.isin(rows.ints("step"), passes.ints("step"))
+    names = ("rank", "step")
+    step = codes(*(np.append(passes.ints(name), rows.ints(name)) for name in names))
+    of_passes, of_rows = np.split(step, [len(passes)])
+    known = np.isin(of_rows, of_passes)
     at = np.flatnonzero(known & rows.coded("op").being("all_reduce"))
     at = at[_forward(rows.take(at), passes) >= 0]
     rank, order = rows.ints("rank")[at], rows.ints("order")[at]

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, grouped, quantiles, sums
+from commtrace.arrays import (
+    Bool,
+    Float64,
+    Int64,
+    codes,
+    distinct,
+    first_rows,
+    grouped,
+    quantiles,
+    sums,
+)
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["BETWEEN_TWO", "ENDS", "LINK_TIMES", "between_two", "link_times"]
 
 ENDS = ["sender", "receiver"]
-_MUCH = 0.5
+_MUCH = 0.5  # of a kind
 _LEAST_NS = 100_000  # of a wait for messages: fewer are not known
 
 _LINK = (
@@ -112,11 +122,13 @@ def _usual_of_others(kind: Int64, link: Int64, time_ns: Int64) -> Float64:
     usual = quantiles(kind, time_ns, 50, int(kind.max(initial=-1)) + 1)[kind]
     of_both = codes(kind, link)
     count, of_kind = np.bincount(of_both)[of_both], np.bincount(kind)[kind]
-    some = (count >= _MUCH * of_kind) & (count < of_kind)
-    for mine in grouped(np.where(some, of_both, -1)):
-        if some[mine[0]]:
-            others = (kind == kind[mine[0]]) & (of_both != of_both[mine[0]])
-            usual[mine] = np.median(time_ns[others])
+    has_much = (count >= _MUCH * of_kind) & (count < of_kind)
+    rows = np.flatnonzero((np.bincount(kind, has_much) > 0)[kind])
+    for at in grouped(kind[rows]):
+        alike = rows[at]
+        for one in distinct(link[alike[has_much[alike]]]).tolist():
+            mine = link[alike] == one
+            usual[alike[mine]] = np.median(time_ns[alike[~mine]])
     return usual
 
 
