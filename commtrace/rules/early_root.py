@@ -16,6 +16,7 @@ from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._examples import rooted
+from commtrace.rules._for_all import made_for_all
 from commtrace.rules._rule import Rule
 from commtrace.units import ms
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from commtrace.table import Rows
 
 _SIGNIFICANT = 0.05
-_MOSTLY = 0.8  # of the reduces
 
 
 class EarlyRoot(Rule, frozen=True):
@@ -70,7 +70,11 @@ class EarlyRoot(Rule, frozen=True):
         late = _late_ranks(run, self.min_step_share) if found else set()
         for one in enough(found, self.min_operations, "operation", "with one root"):
             early, count, p_value = one
-            yield self._finding(early, count, p_value, late, _answer(run, early, count))
+            root = int(early.ints("root")[0])
+            answer = made_for_all(run, root, early.ints("operation"))
+            if answer and root in late:
+                continue  # all wait for what it makes of it: see late-root
+            yield self._finding(early, count, p_value, late, answer)
 
     def _often(self, roots: Rows) -> Int64:
         """The size of operations that enough others share, with its communicator and root."""
@@ -101,7 +105,7 @@ class EarlyRoot(Rule, frozen=True):
             ruled_out=("clock error: only waits above three times the clocks' error are counted",),
             advice=(
                 f"let rank {root} do other work before it collects, or call asynchronously"
-                f"{more}{answer}"
+                f"{more}{'; ' if answer else ''}{answer}"
             ),
             confidence="high" if p_value < 1e-3 else "medium",
         )
@@ -115,20 +119,6 @@ class EarlyRoot(Rule, frozen=True):
     def good() -> Measures:
         """Another rank comes 3 ms before the root and the third."""
         return rooted("reduce", (4000, 1000, 4000))
-
-
-def _answer(run: Measures, early: Rows, operations: int) -> str:
-    """What to do where the root answers most of its reduces with a broadcast."""
-    root, group = int(early.ints("root")[0]), str(early.coded("communicator").at(0))
-    sent = joined_rows(run, run.rows("collectives").coded("op").being("broadcast"))
-    mine = (sent.ints("root") == root) & sent.coded("communicator").being(group)
-    reduces = early.coded("op").being("reduce").all()
-    if not reduces or distinct(sent.ints("operation")[mine]).size < _MOSTLY * operations:
-        return ""
-    return (
-        f"; where rank {root} only computes what it sends back, all_reduce, and let every rank "
-        "compute that"
-    )
 
 
 def _cost_ns(early: Rows) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.arrays import NULL
@@ -11,6 +12,7 @@ from commtrace.diagnosis import CannotLook, Finding
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._culprit import delays
 from commtrace.rules._examples import rooted
+from commtrace.rules._for_all import made_for_all
 from commtrace.rules._rule import Rule
 
 if TYPE_CHECKING:
@@ -50,7 +52,10 @@ class LateRoot(Rule, frozen=True):
             raise CannotLook(
                 "needs to know the roots: no broadcast or scatter names its own, nor waits for one"
             )
-        yield from delays(self, run, self.min_step_share, "root", who="root")
+        for found in delays(self, run, self.min_step_share, "root", who="root"):
+            each = (made_for_all(run, rank, found.operations) for rank in found.ranks)
+            instead = next(filter(None, each), "")
+            yield replace(found, advice="; ".join(filter(None, (instead, found.advice))))
 
     @staticmethod
     def bad() -> Measures:

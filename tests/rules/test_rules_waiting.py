@@ -719,6 +719,27 @@ def test_a_root_that_only_then_does_its_own_work_is_late_for_the_next() -> None:
     assert because["straggler"] == "early-root"
 
 
+@pytest.mark.parametrize(("sent", "instead"), [(4, True), (1 << 22, False)])
+def test_a_root_that_reduces_for_all_what_it_gathers(sent: int, instead: bool) -> None:
+    """It is first to gather, computes for 4 ms of what came, and all wait for what it sends."""
+    run = Tiny(ranks=3)
+    for step in range(12):
+        for rank in range(3):
+            start, root = step * 12_000, rank == 0
+            run.step(rank, step, start, 12_000)
+            run.kernel(rank, start + 10, 1_000 if root else 3_000)
+            came = 1_100 if root else 3_100
+            run.collective(rank, "gather", start + came, 4_000 - came, size=1 << 22, root=0)
+            if root:
+                run.kernel(rank, start + 4_100, 4_000)
+            came = 8_200 if root else 4_100
+            run.collective(rank, "broadcast", start + came, 8_300 - came, size=sent, root=0)
+    found = {one.rule: one for one in diagnose(run.trace()).findings}
+    said = "of 4.19 MB that it gathers rank 0 makes 4 B for all: let every rank reduce its own part"
+    assert found["late-root"].advice.startswith(said) == instead
+    assert ("early-root" in found) != instead
+
+
 def test_a_root_is_early_in_operations_of_one_size() -> None:
     """Two ranks: it is first in the small reduces, and last in as many large ones."""
     run = Tiny(ranks=2)
