@@ -72,8 +72,8 @@ class EarlyRoot(Rule, frozen=True):
             early, count, p_value = one
             root = int(early.ints("root")[0])
             answer = made_for_all(run, root, early.ints("operation"))
-            if answer and root in late:
-                continue  # all wait for what it makes of it: see late-root
+            if answer and root in late and early.coded("op").being("gather").all():
+                continue  # all wait for what it makes of what it gathers: see late-root
             yield self._finding(early, count, p_value, late, answer)
 
     def _often(self, roots: Rows) -> Int64:

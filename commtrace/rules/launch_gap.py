@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
+_SOME = 0.2  # of the share that is worth reporting: of each device, where several lack it
 _STALL_NS = 100_000
 _LARGER_UNITS = "more layers in each unit that is sharded"
 
@@ -50,7 +51,8 @@ class LaunchGap(Rule, frozen=True):
 
     What it detects
         Time in which a device was idle, and the event behind it was launched only when the
-        device had already run dry, of at least ``min_step_share`` of the steps' time, in one of two
+        device had already run dry, of at least ``min_step_share`` of the steps' time, on the
+        devices together (each of a fifth of that at least: others wait for it), in one of two
         forms. Gaps: at least ``min_gaps`` of them, each up to ``max_gap_us`` µs long. Stalls: any
         that are longer, and where gaps are fewer those of 100 µs or more, while the rank's other
         devices neither compute nor copy, either; if that is little, such ones next to copies, too.
@@ -85,10 +87,14 @@ class LaunchGap(Rule, frozen=True):
         """At most one finding of each form, with the worst of the devices that have it."""
         gaps, stalls = list[Idle](), list[Idle]()
         for line in timelines(run):
-            gaps += self._worth(Idle.before(line, self._gaps(line)), run)
-            stalls += self._worth(self._stalls(line, run), run) or self._worth(
-                self._stalls(line, run, beside_copies=True), run
+            gaps += self._some(Idle.before(line, self._gaps(line)), run, _SOME)
+            stalled = self._stalls(line, run)
+            stalls += (
+                self._some(stalled, run)
+                or self._some(self._stalls(line, run, beside_copies=True), run)
+                or self._some(stalled, run, _SOME)
             )
+        gaps, stalls = (self._worth(found, run) for found in (gaps, stalls))
         many = [one for one in gaps if len(one.idle_ns) >= self.min_gaps]
         forms = (many, self._of_gaps, self._ahead(run)), (stalls, self._of_stalls, None)
         for found, report, mended in forms:
@@ -114,8 +120,14 @@ class LaunchGap(Rule, frozen=True):
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
 
-    def _worth(self, found: Idle, run: Measures) -> list[Idle]:
-        return [found] if worth_reporting(found.total_ns, run, self.min_step_share) else []
+    def _some(self, found: Idle, run: Measures, part: float = 1.0) -> list[Idle]:
+        share = part * self.min_step_share
+        return [found] if worth_reporting(found.total_ns, run, share) else []
+
+    def _worth(self, found: list[Idle], run: Measures) -> list[Idle]:
+        """All or none: where devices wait for one another, as stages do, what each lacks adds up."""
+        least = self.min_step_share
+        return found if found and worth_reporting(starved_ns(run, found), run, least) else []
 
     def _gaps(self, line: Timeline) -> Bool:
         """Which events have a short gap before them because they were launched late."""
@@ -159,6 +171,8 @@ class LaunchGap(Rule, frozen=True):
         line, gaps = found.line, found.idle_ns
         bordering, bucket = self._bordering(line, self._gaps(line), run)
         when = union(found.begin_ns, found.end_ns)
+        waits = waited_first(run, line.rank, when)
+        advice = (bucket, waits, launching_faster(run, line.rank, when), _recorded(run))
         return self._finding(
             found,
             run,
@@ -178,7 +192,7 @@ class LaunchGap(Rule, frozen=True):
                 "a host that a copy blocks: gaps next to a copy from or to it are not counted",
                 "CUDA graphs: what one launch starts together is not late",
             ),
-            advice=f"{bucket}{launching_faster(run, line.rank, when)}; {_recorded(run)}",
+            advice="; ".join(filter(None, advice)),
             confidence="medium",
         )
 
@@ -196,7 +210,7 @@ class LaunchGap(Rule, frozen=True):
         return time, (
             f"send the {calls.sum():,} communication kernels, half of which take {typical} at "
             f"most, as fewer and larger ones ({into}): {ms(time)} of the "
-            "gaps border on them; "
+            "gaps border on them"
         )
 
     def _of_stalls(self, found: Idle, run: Measures) -> Finding:
@@ -209,7 +223,9 @@ class LaunchGap(Rule, frozen=True):
         causes = (cause for cause, its in LABELLED.items() if label and its.match(label))
         does = next((ADVICE[cause] for cause in causes), None) or carried(found)
         if not does:
-            does = meanwhile(run, line.rank, when) + waited_first(run, line.rank, when)
+            does = "; ".join(
+                filter(None, (meanwhile(run, line.rank, when), waited_first(run, line.rank, when)))
+            )
         since, later = ms(int(found.begin_ns[longest] - line.first_ns)), _later(run)
         return self._finding(
             found,
