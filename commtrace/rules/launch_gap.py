@@ -125,7 +125,7 @@ class LaunchGap(Rule, frozen=True):
         return [found] if worth_reporting(found.total_ns, run, share) else []
 
     def _worth(self, found: list[Idle], run: Measures) -> list[Idle]:
-        """All or none: where devices wait for one another, as stages do, what each lacks adds up."""
+        """All or none: where devices wait for one another, as stages, what each lacks adds up."""
         least = self.min_step_share
         return found if found and worth_reporting(starved_ns(run, found), run, least) else []
 
