@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _CHANCE = 0.01
+_CHANCE_IF_PAUSED = 0.05  # of hosts that launch nothing: GPUs' work varies little
+_PAUSE_NS = 1_000_000
 _CHANCE_IF_COUNTED = 0.15  # of what larger inputs explain
 _MEAN = "all did each part of it in their mean time"
 _OF_HOSTS = (
@@ -110,13 +112,14 @@ class Jitter(Rule, frozen=True):
         least = max(2 * least_noise_ns(run), self.min_step_share * whole(run).time_ns / steps.size)
         if not _waiting(run).size or not worth_reporting(cost, run, self.min_step_share):
             return
-        every = p_value <= _CHANCE or (steps.size > 1 and bool((steps > least).all()))
+        pauses = _cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
+        chance = _CHANCE_IF_PAUSED if pauses and steps.max() >= _PAUSE_NS else _CHANCE
+        every = p_value <= chance or (steps.size > 1 and bool((steps > least).all()))
         stalls = () if every else stalls_in_turn(run, self.min_step_share)
         maybe = every or (not stalls and p_value <= _CHANCE_IF_COUNTED)
         uneven = uneven_inputs(run) if maybe else None
         if not (every or stalls or uneven):
             return
-        pauses = _cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
         if pauses:
             steps = max(steps, unpaused(run, self.min_step_share), key=np.sum)
             cost = int(steps.sum())
@@ -128,7 +131,7 @@ class Jitter(Rule, frozen=True):
             f"shorter if {'none of them paused' if pauses else _MEAN}"
             f"{f' (not sure: {doubt})' if doubt else ''}",
             _evidence(
-                run, steps, p_value, _CHANCE_IF_COUNTED if uneven else _CHANCE, self.min_step_share
+                run, steps, p_value, _CHANCE_IF_COUNTED if uneven else chance, self.min_step_share
             ),
             _of_uneven(uneven) if uneven else _advice(run, cost),
             "low" if doubt else "medium",

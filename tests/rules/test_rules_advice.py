@@ -520,6 +520,22 @@ def test_hosts_that_launch_late_in_turn_need_no_batches_of_like_length(hosts: bo
     assert ("hosts launch late in turn" in found(run.trace(), "jitter").advice) == hosts
 
 
+@pytest.mark.parametrize("hosts", [True, False])
+def test_few_steps_in_which_a_host_pauses_are_less_likely_chance(hosts: bool) -> None:
+    """In each of six one of four ranks is late by another time: its host stalls, or it computes."""
+    run = Tiny(ranks=4)
+    for step, late_us in enumerate((17_500, 13_500, 1_500, 0, 9_600, 5_100)):
+        for rank in range(4):
+            begin, late = 100_000 * step, late_us * (step % 4 == rank)
+            start, took = begin + late * hosts, 70_000 + late * (not hosts)
+            run.step(rank, step, begin, 100_000)
+            run.kernel(rank, start + 10, took)
+            came = start + took + 20
+            run.collective(rank, "all_reduce", came, begin + 90_000 - came, size=1 << 26)
+    named = {its.rule for its in diagnose(run.trace(), ignore=["straggler"]).findings}
+    assert ("jitter" in named) == hosts
+
+
 def test_hosts_that_all_starve_their_gpus_are_not_why_ranks_take_turns() -> None:
     """In each step both hosts stall for 4 ms, and one of two ranks computes 3 ms longer."""
     run = Tiny(ranks=2)
