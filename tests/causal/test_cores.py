@@ -154,3 +154,12 @@ def test_a_root_that_loads_reads_for_all() -> None:
     (its,) = diagnose(run.trace(), select=["late-root"]).findings
     assert (its.ranks, its.cause) == ((0,), "loader")
     assert "reads for all ranks" in its.advice
+
+
+def test_steps_in_which_others_do_next_to_nothing_say_little_of_how_much_longer_it_takes(
+    training: Callable[..., Measures],
+) -> None:
+    """Rank 1 takes three times as long as the other, and in two steps far more times as long."""
+    run = training(lambda rank, step: 12_000 if rank else 40 if step in (4, 7) else 4_000)
+    (its,) = diagnose(run, select=["straggler"]).findings
+    assert (its.ranks, its.confidence) == ((1,), "high")

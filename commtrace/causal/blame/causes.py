@@ -205,7 +205,9 @@ def as_cores_are_shared(
     own = np.bincount(step, weights=work.own_ns[mine, HOSTS])
     usual = np.bincount(step, weights=typical[mine])
     factor = float(own.sum() / max(usual.sum(), 1.0))
-    scatter = float((own / np.maximum(usual, 1.0)).std(ddof=1)) if own.size > 1 else 0.0
+    # By what is typical in the step or in all: in a step it may be next to nothing.
+    each = (own / np.maximum(usual, 1.0), own / max(usual.mean(), 1.0)) if own.size > 1 else ()
+    scatter = float(min((its.std(ddof=1) for its in each), default=0.0))
     most = fight(run, ranks, few=own.size < MANY_STEPS)
     if spikes and untold:
         most = max(most, _BESIDE_ANOTHER)
