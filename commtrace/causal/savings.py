@@ -12,7 +12,7 @@ from msgspec import Struct
 from commtrace.arrays import Int64, rows_by
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.edits.own_pace import launched_unrecorded, unrecorded_pace
-from commtrace.causal.edits.rank_edits import copying_within
+from commtrace.causal.edits.rank_edits import copying_within, not_feeding
 from commtrace.causal.edits.run_edits import as_measured, steps_at, transferring_less
 from commtrace.causal.replay.graph import Lags, replayed
 from commtrace.causal.run.replayable import need_replay
@@ -129,9 +129,17 @@ def mended_lags(run: Measures, min_step_share: float) -> Lags:
 
 
 def of_copies(
-    run: Measures, copies: Sequence[tuple[Rows, float]], estimate_ns: float, share: float
+    run: Measures,
+    copies: Sequence[tuple[Rows, float]],
+    estimate_ns: float,
+    share: float,
+    *,
+    pinned: Rows | None = None,
 ) -> Saving:
-    """What is saved if copies, rows of the table, ran at so many GB/s each."""
+    """What is saved if copies, rows of the table, ran at so many GB/s each.
+
+    Of those that are ``pinned`` then, from pageable memory, no host waits for any.
+    """
 
     def edit(lag_ns: Lags) -> Int64:
         lag: Int64 = lag_ns.astype(np.int64)
@@ -139,6 +147,9 @@ def of_copies(
             most, start = some.ints("size_bytes") / gb_s, some.ints("start_ns")
             for (rank,), at in rows_by(some.ints("rank")).items():
                 copying_within(run, rank, start[at], most[at], lag)
+        if pinned is not None:
+            for (rank,), at in rows_by(pinned.ints("rank")).items():
+                not_feeding(run, rank, pinned.ints("start_ns")[at], lag)
         return lag
 
     return saving(run, edit, estimate_ns, share)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, distinct
+from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 Confidence = Literal["high", "medium", "low"]
+_SEVERAL = 10
 _OTHER_WAY = {"HtoD": "DtoH", "DtoH": "HtoD"}
 
 
@@ -51,8 +51,10 @@ class PageableCopy(Rule, frozen=True):
 
     Blind spots
         Pinning takes time itself: do it once, not for every batch. The potential saving is that
-        of all ranks that copy so: of one alone the others stay late. Copies that shared the PCIe
-        with others are slower than they would be alone, pinned or not.
+        of all ranks that copy so: of one alone the others stay late; to the GPU it is that of hosts
+        that do not wait for their copies, either, so that on a stream of their own these run beside
+        compute. What then runs beside compute from the GPU is saved on top. Copies that shared the
+        PCIe with others are slower than they would be alone, pinned or not.
     """
 
     min_bytes: int = 1_000_000
@@ -60,7 +62,7 @@ class PageableCopy(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per direction, with the rank that would save most."""
+        """At most one finding, of both directions, with the rank of each that would save most."""
         copies = run.rows("copies")
         with_host = copies.coded("kind").where(_OTHER_WAY.__contains__)
         if not copies.coded("memory").known[with_host].any():
@@ -75,14 +77,14 @@ class PageableCopy(Rule, frozen=True):
         ]
         gains = [(worth, self._gain(run, worth)) for worth in each if worth]
         told = [its for its in gains if worth_reporting(its[1].cost_ns, run, self.min_step_share)]
-        both = ""
-        if len(told) > 1:
-            saved = self._gain(run, [one for worth, _ in told for one in worth]).cost_ns
-            both = f"; with both ways pinned {ms(saved)} in all are saved"
-        for worth, gain in told:
-            most = max(worth, key=lambda one: one.saved_ns)
-            its = self._finding(most, gain, tuple(one.rank for one in worth))
-            yield replace(its, advice=its.advice + both)
+        if not told:
+            return
+        told.sort(key=lambda its: -its[1].cost_ns)
+        ways = [worth for worth, _ in told]
+        gain = (
+            told[0][1] if len(ways) == 1 else self._gain(run, [one for way in ways for one in way])
+        )
+        yield self._finding(ways, gain)
 
     def _worth(self, run: Measures, copies: Rows, some: Rows, kind: str) -> list[_Slow]:
         """Those of one way, of the ranks that would save enough with pinned ones."""
@@ -99,38 +101,36 @@ class PageableCopy(Rule, frozen=True):
         for one in worth:
             by_rank[one.rank] += one.saved_ns
         faster = [(one.copies, one.gb_s) for one in worth]
-        return of_copies(run, faster, max(by_rank.values()), self.min_step_share)
+        # Pinned, and with non_blocking=True, as the small ones beside them then are.
+        fed = [one.rank for one in worth if one.kind == "HtoD"]
+        copies = run.rows("copies")
+        pinned = copies.coded("kind").being("HtoD") & copies.coded("memory").being("pageable")
+        pinned &= np.isin(copies.ints("rank"), fed)
+        most = max(by_rank.values())
+        return of_copies(run, faster, most, self.min_step_share, pinned=copies.take(pinned))
 
-    def _finding(self, its: _Slow, gain: Saving, ranks: tuple[int, ...]) -> Finding:
-        slow, gb_s, origin, confidence = its.copies, its.gb_s, its.origin, its.confidence
-        measured, kind = its.measured_gb_s, str(slow.coded("kind").at(0))
-        moved, taken = its.size_bytes, total(its.busy)
-        others = [rank for rank in ranks if rank != its.rank]
-        whose = f" of rank {its.rank}" if others else ""
-        too = f"; {numbered('rank', others)}, too" if others else ""
+    def _finding(self, ways: list[list[_Slow]], gain: Saving) -> Finding:
+        most = [max(way, key=lambda one: one.saved_ns) for way in ways]
         return self.finding(
-            its.busy,
-            summary=(
-                f"{counted(len(slow), f'{kind} copy')}{whose} "
-                f"{'uses' if len(slow) == 1 else 'use'} "
-                f"pageable memory: {measured:.3g} GB/s, "
-                f"where {origin} reach {gb_s:.3g} GB/s; pinned, they would take "
-                f"{ms(moved / gb_s)}, not {ms(taken)}"
-                f"{too}"
+            union(
+                *(np.concatenate(ends) for ends in zip(*(its.busy for its in most), strict=True))
             ),
-            ranks=ranks,
-            streams=tuple(distinct(slow.ints("stream")).tolist()),
+            summary="; ".join(_summary(its, way) for its, way in zip(most, ways, strict=True)),
+            ranks=tuple(sorted({one.rank for way in ways for one in way})),
+            streams=tuple(distinct(np.concatenate([its.streams for its in most])).tolist()),
             saving=gain,
-            evidence=(
-                Evidence("bandwidth of pageable copies", measured, "GB/s"),
-                Evidence(f"bandwidth of {origin}", gb_s, "GB/s"),
-                Evidence("ratio", gb_s / measured, "x", self.min_ratio),
-                Evidence("copied from or to pageable memory", moved / 1e6, "MB"),
-            ),
+            evidence=tuple(its for one in most for its in self._evidence(one)),
             ruled_out=(f"small copies: only those of {self.min_bytes / 1e6:.3g} MB or more count",),
-            advice=_ADVICE[kind],
-            confidence=confidence if len(slow) >= 10 or confidence == "low" else "medium",
+            advice="; ".join([*(_ADVICE[its.kind] for its in most)]),
+            confidence=max((its.sure for its in most), key=_CONFIDENCES.index),
         )
+
+    def _evidence(self, its: _Slow) -> Iterator[Evidence]:
+        measured, gb_s = its.measured_gb_s, its.gb_s
+        yield Evidence(f"bandwidth of pageable {its.kind} copies", measured, "GB/s")
+        yield Evidence(f"bandwidth of {its.origin}", gb_s, "GB/s")
+        yield Evidence("ratio", gb_s / measured, "x", self.min_ratio)
+        yield Evidence("copied from or to pageable memory", its.size_bytes / 1e6, "MB")
 
     @staticmethod
     def bad() -> Measures:
@@ -143,9 +143,23 @@ class PageableCopy(Rule, frozen=True):
         return _copies("pinned", 333)
 
 
+def _summary(its: _Slow, way: list[_Slow]) -> str:
+    """What uses pageable memory: of the rank that would save most, and who else has such."""
+    others = [one.rank for one in way if one.rank != its.rank]
+    whose = f" of rank {its.rank}" if others else ""
+    too = f"; {numbered('rank', others)}, too" if others else ""
+    return (
+        f"{counted(len(its.copies), f'{its.kind} copy')}{whose} "
+        f"{'uses' if len(its.copies) == 1 else 'use'} pageable memory: "
+        f"{its.measured_gb_s:.3g} GB/s, where {its.origin} reach {its.gb_s:.3g} GB/s; pinned, they "
+        f"would take {ms(its.size_bytes / its.gb_s)}, not {ms(total(its.busy))}{too}"
+    )
+
+
+_CONFIDENCES: tuple[Confidence, ...] = ("high", "medium", "low")
 _ADVICE = {
     "HtoD": "pin the source once (DataLoader(pin_memory=True) or tensor.pin_memory()) and copy "
-    "with non_blocking=True; what then runs beside compute is saved on top",
+    "with non_blocking=True",
     "DtoH": "copy into a pinned tensor that is allocated once, with non_blocking=True, and "
     "synchronise before reading it; what then runs beside compute is saved on top",
 }
@@ -163,6 +177,25 @@ class _Slow(Struct, frozen=True, eq=False):
     def rank(self) -> int:
         """The rank."""
         return int(self.copies.ints("rank")[0])
+
+    @property
+    def kind(self) -> str:
+        """Which way they go."""
+        return str(self.copies.coded("kind").at(0))
+
+    @property
+    def streams(self) -> Int64:
+        """The streams that they ran on."""
+        return self.copies.ints("stream")
+
+    @property
+    def sure(self) -> Confidence:
+        """How sure what they would reach is; few copies say less."""
+        return (
+            self.confidence
+            if len(self.copies) >= _SEVERAL
+            else max(self.confidence, "medium", key=_CONFIDENCES.index)
+        )
 
     @property
     def measured_gb_s(self) -> float:

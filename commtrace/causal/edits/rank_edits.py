@@ -26,6 +26,7 @@ __all__ = [
     "launching_at_once",
     "launching_within",
     "not_blocking",
+    "not_feeding",
     "not_launching",
 ]
 
@@ -129,6 +130,13 @@ def copying_within(
     mine = started_ns[order[at]] == begin
     most = np.rint(most_ns[order[at]]).astype(np.int64)
     lag_ns[edges[mine]] = np.minimum(lag_ns[edges], most)[mine]
+
+
+def not_feeding(run: Measures, rank: int, start_ns: Int64, lag_ns: Int64) -> None:
+    """A rank's host does not wait for copies that started at these times, on its own clock."""
+    its, feeds = run_graph(run), _of_kind(run, FEED).get(rank, _NONE)
+    begin = its.graph.time_ns[its.graph.source[feeds]]
+    lag_ns[feeds[np.isin(begin, on_run(run, rank, start_ns))]] = DROPPED
 
 
 @measure

@@ -212,7 +212,10 @@ class _Edges:
         source, target, kind = source[order], target[order], kind[order]
         lag_ns = nodes.time_ns[target] - nodes.time_ns[source]
         usual_ns = _usual(kind, lag_ns, _last(target, nodes.time_ns[source]))
-        binds = _last(target, nodes.time_ns[source] + usual_ns[kind])
+        # A call that feeds a copy is done with it, however many calls take as long.
+        feeds = (kind == EDGES.index("resume")) & (nodes.kind[source] == START)
+        arrival_ns = nodes.time_ns[source] + np.where(feeds, lag_ns, usual_ns[kind])
+        binds = _last(target, arrival_ns)
         return DeviceGraph(
             node_time_ns=nodes.time_ns,
             node_kind=nodes.kind.astype(np.int8),
