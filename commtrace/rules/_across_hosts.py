@@ -16,6 +16,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, saving
 from commtrace.comms import members
 from commtrace.diagnosis import Finding
+from commtrace.expect import Link
 from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
@@ -39,36 +40,38 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
     """A dimension's operations, at so many GB/s, and another's within hosts, which are faster.
 
     Each would move so many times as much over its links if it were where the other is. There may be
-    none of another: its place is free then, and ``link`` what connects GPUs there.
+    none of another, whose place is free then, or they may send too little to be as fast as the
+    ``link`` that connects GPUs there. It is ``sure`` if they are faster, nevertheless.
     """
 
     near: Rows
     far: Rows
     near_gb_s: float
     far_gb_s: float
+    within_gb_s: float
     near_traffic: float = 1.0
     far_traffic: float = 1.0
     link: str = ""
+    sure: bool = False
 
     def said(self, whose: str) -> str:
         """What was measured, and whose groups are within hosts, or what link."""
-        near = rate(self.near_gb_s)
         if self.link:
-            within = f"within a host {self.link} usually reaches {near} GB/s"
+            within = f"within a host {self.link} usually reaches {rate(self.within_gb_s)} GB/s"
         else:
-            within = f"{whose}, each on one host, have {near} GB/s"
+            within = f"{whose}, each on one host, have {rate(self.within_gb_s)} GB/s"
         return f"at {rate(self.far_gb_s)} GB/s, while {within}"
 
     def if_swapped(self, run: Measures, estimate_ns: float, min_step_share: float) -> Saving:
         """What is saved if each had the other's bandwidth."""
-        times = self.near_gb_s / self.far_gb_s
+        faster, slower = (gb_s / self.far_gb_s for gb_s in (self.within_gb_s, self.near_gb_s))
 
         def edit(lag_ns: Lags) -> Lags:
             edges, call = run_graph(run).transfers
             operation = run_graph(run).calls.operation[call]
             factor = np.ones(edges.size)
-            factor[np.isin(operation, self.far.ints("operation"))] = self.far_traffic / times
-            factor[np.isin(operation, self.near.ints("operation"))] = self.near_traffic * times
+            factor[np.isin(operation, self.far.ints("operation"))] = self.far_traffic / faster
+            factor[np.isin(operation, self.near.ints("operation"))] = self.near_traffic * slower
             lag = np.rint(lag_ns[edges] * factor).astype(np.int64)
             return changed(lag_ns, (edges.astype(np.int32), lag))
 
@@ -119,7 +122,7 @@ def _with(
         replayed_step_ns=gain.replayed_step_ns,
         evidence=(*its.evidence, *gain.evidence),
         advice=advice,
-        confidence="low" if found.link else "medium",
+        confidence="medium" if found.sure else "low",
     )
 
 
@@ -143,27 +146,37 @@ def _displacing_none(run: Measures, dimension: str) -> _AcrossHosts | None:
     if link.usual_gb_s < _FASTER * far_gb_s:
         return None
     none = known.take(np.empty(0, np.int64))
-    return _AcrossHosts(none, known.take(mine), link.usual_gb_s, far_gb_s, link=link.name)
+    usual = link.usual_gb_s
+    return _AcrossHosts(none, known.take(mine), usual, far_gb_s, usual, link=link.name)
 
 
 def _sharded_across_hosts(run: Measures) -> _AcrossHosts | None:
     """Whether what is sharded is gathered across hosts, and replicas are reduced within them.
 
     Of s shards and r replicas a gather moves (s-1)/s of all bytes over a rank's link, an all_reduce
-    of a shard 2(r-1)/r of an s-th of these.
+    of a shard 2(r-1)/r of an s-th of these. As many shards as a host has ranks stay so many.
     """
-    found = _apart(run, lambda name: "shard" in name, lambda name: "replicate" in name)
+    link = usual_link(run, one_host=True)
+    found = _apart(run, lambda name: "shard" in name, lambda name: "replicate" in name, link)
     if found is None:
         return None
     shards, replicas = (float(np.median(its.ints("ranks"))) for its in (found.far, found.near))
+    if shards == _ranks_of_a_host(run):
+        return found
     more = (1 - 1 / replicas) / (1 - 1 / shards)
     return with_fields(found, far_traffic=more, near_traffic=shards / replicas / more)
 
 
 def _apart(
-    run: Measures, is_far: Callable[[str], bool], is_near: Callable[[str], bool]
+    run: Measures,
+    is_far: Callable[[str], bool],
+    is_near: Callable[[str], bool],
+    link: Link | None = None,
 ) -> _AcrossHosts | None:
-    """Dimensions across hosts and within, if the former is far slower and would find place."""
+    """Dimensions across hosts and within, if the former is far slower and would find place.
+
+    Or far slower than the ``link`` within hosts, where what is sent there is too little for it.
+    """
     if (spanning := _spanning(run, is_far)) is None:
         return None
     known, mine = spanning.known, spanning.mine
@@ -173,9 +186,12 @@ def _apart(
     far_gb_s, near_gb_s = (
         float(np.median(known.floats("busbw_gb_s")[its])) for its in (mine, near)
     )
-    if near_gb_s < _FASTER * far_gb_s:
+    usual, name = (link.usual_gb_s, link.name) if link else (0.0, "")
+    within, link_name = max((near_gb_s, ""), (usual, name))
+    if within < _FASTER * far_gb_s:
         return None
-    return _AcrossHosts(known.take(near), known.take(mine), near_gb_s, far_gb_s)
+    its = _AcrossHosts(known.take(near), known.take(mine), near_gb_s, far_gb_s, within)
+    return with_fields(its, link=link_name, sure=near_gb_s >= _FASTER * far_gb_s)
 
 
 class _Spanning(Struct, frozen=True, eq=False):
@@ -201,6 +217,11 @@ def _spanning(run: Measures, is_mine: Callable[[str], bool]) -> _Spanning | None
 
 def _fits(run: Measures, known: Rows, mine: Bool, near: Bool) -> bool:
     """Whether a group has no more ranks than are on each host."""
-    ranks, on = known.ints("ranks"), ranks_of_hosts(run).values()
-    has = min(map(len, on)) if on else int(ranks[near].max())
+    ranks = known.ints("ranks")
+    has = _ranks_of_a_host(run) or int(ranks[near].max())
     return int(ranks[mine].max()) <= has
+
+
+def _ranks_of_a_host(run: Measures) -> int:
+    """The least of them; 0 where nothing is known of hosts."""
+    return min(map(len, ranks_of_hosts(run).values()), default=0)

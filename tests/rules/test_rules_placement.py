@@ -120,5 +120,15 @@ def test_a_mesh_whose_shards_are_gathered_across_hosts_is_turned_round() -> None
     assert its.cost_ns == pytest.approx(6 * (4 * 750_000 - 300_000), rel=0.05)
 
 
+@pytest.mark.parametrize(("gpu", "us"), [("H0", 4 * 675 - 450), ("NVIDIA H100", 4 * 819 - 450)])
+def test_as_many_shards_as_a_host_has_ranks_stay_so_many(gpu: str, us: int) -> None:
+    """Gathers at 33 GB/s then have what replicas have, 133, or what links are known to give."""
+    run = hybrid([(0, 1, 4, 5), (2, 3, 6, 7)], [(0, 2), (1, 3), (4, 6), (5, 7)])
+    its = found(edited(run, "ranks", gpu=gpu), "exposed-communication")
+    assert "shard within hosts and replicate across them" in its.advice
+    assert its.confidence == "medium"
+    assert its.cost_ns == pytest.approx(6 * us * 1000, rel=0.05)
+
+
 def test_one_whose_shards_are_within_hosts_is_as_it_should_be() -> None:
     assert "replicate across" not in found(hybrid(FOURS, PAIRS), "exposed-communication").advice
