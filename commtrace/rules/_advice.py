@@ -30,12 +30,13 @@ from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._slow_copies import PIN, of_copies
 from commtrace.rules._stalls import COMPILES, known_work
+from commtrace.rules._uneven import IMBALANCE
 from commtrace.units import clean, duration, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["ADVICE", "advice", "beside", "named"]
+__all__ = ["ADVICE", "advice", "beside", "named", "receives"]
 
 ADVICE: dict[Cause, str] = {
     "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
@@ -68,7 +69,6 @@ _SLOW_HOST = (
     "look at the CPU's clock rate (governor, heat), at the cores and memory in use (numactl "
     "--cpunodebind --membind), and at other processes there"
 )
-_UNEVEN = 1.2  # times the mean
 _MANY = 0.25  # of all_to_alls
 _SPREAD = (
     "times the mean's bytes in all_to_alls, and works on them: limit the experts' capacity, add a "
@@ -149,7 +149,7 @@ def _advice(culprit: Culprit, run: Measures) -> str:
             f"the same operators on the same inputs take {culprit.slower:.2f} times as long as on "
             f"the others: look at clock rates, and at what else runs there{besides}"
         )
-    if culprit.cause == "compute" and (times := _received(culprit, run)) >= _UNEVEN:
+    if times := receives(culprit, run):
         return f"it receives {times:.3g} {_SPREAD}"
     if culprit.cause == "compute" and _same_kernels(culprit, run):
         return _SLOWER if culprit.persistent else _SLOWER_THEN
@@ -164,11 +164,14 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     return ADVICE[culprit.cause]
 
 
-def _received(culprit: Culprit, run: Measures) -> float:
-    """How many times the ranks' mean it receives in all_to_alls, if it is late before these.
+def receives(culprit: Culprit, run: Measures) -> float:
+    """How many times the ranks' mean it receives in all_to_alls, if that is why it is late there.
 
-    In a quarter of them at least: of two, one sends back what the other brought.
+    In a quarter of them at least: of two, one sends back what the other brought. Else 0.
     """
+    known = culprit.graded or culprit.more is not None or culprit.slower is not None
+    if known or culprit.cause != "compute":
+        return 0.0
     rows = run.rows("collectives")
     op = rows.coded("op")
     if op.at(int(run_graph(run).calls.row[culprit.call])) != "all_to_all":
@@ -178,7 +181,8 @@ def _received(culprit: Culprit, run: Measures) -> float:
     received = its.ints("out_bytes")
     times = received / mean_of(received, number).clip(min=1)
     mine = times[np.isin(its.ints("rank"), culprit.ranks)]
-    return float(np.quantile(mine, 1 - _MANY)) if mine.size else 0.0
+    most = float(np.quantile(mine, 1 - _MANY)) if mine.size else 0.0
+    return most if most >= IMBALANCE else 0.0
 
 
 def _same_kernels(culprit: Culprit, run: Measures) -> bool:

@@ -26,7 +26,8 @@ from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
-from commtrace.rules._advice import advice, in_the_mean
+from commtrace.rules._advice import advice, in_the_mean, receives
+from commtrace.rules._uneven import if_even_too
 from commtrace.units import clean, counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -119,13 +120,18 @@ def _finding(
         unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared, sure = _compared(run, culprit.ranks), _confidence(culprit)
     besides = _slowed(run, culprit, part)
+    even_ns = if_even_too(run, culprit.ranks, min_step_share) if receives(culprit, run) else 0
+    if even_ns > _LEFT_OUT * culprit.on_top_ns:
+        besides += f"; in the saving are {ms(even_ns / each.size)} a {part} of all_to_alls, if even"
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
         summary=f"{whom} {how}{does} {place}{unsure}{compared}{besides}",
         ranks=culprit.ranks,
         streams=(),
         saving=Saving(
-            max(culprit.saved_ns, 0), max(culprit.on_top_ns, 0), culprit.replayed_step_ns
+            max(culprit.saved_ns, 0) + even_ns,
+            max(culprit.on_top_ns, 0) + even_ns,
+            culprit.replayed_step_ns - round(even_ns / each.size),
         ),
         place=place,
         cause=culprit.cause,
@@ -134,7 +140,7 @@ def _finding(
         advice=advice(culprit, run) + _unrecorded(run),
         confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
-        explains=_explains(rule, culprit),
+        explains=_explains(rule, culprit, even_ns),
         # What is saved where work is shared is less than what others wait for it.
         weighs_ns=0 if culprit.instead_ns is None else int(culprit.instead_ns.sum()),
     )
@@ -153,8 +159,10 @@ def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
     )
 
 
-def _explains(rule: Rule, culprit: Culprit) -> tuple[str, ...] | None:
+def _explains(rule: Rule, culprit: Culprit, even_ns: int) -> tuple[str, ...] | None:
     """What a host does not do in time, too, if that is sure; None as the rule has it."""
+    if even_ns:
+        return (*rule.explains, "uneven-all-to-all")
     if culprit.cause not in HOST:
         return None
     if culprit.doubt:

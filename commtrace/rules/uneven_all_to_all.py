@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, distinct, first_rows, least, numbered, sums
-from commtrace.causal.savings import Saving, of_transfers
+from commtrace.arrays import NULL, distinct
+from commtrace.causal.savings import Saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.all_to_all_loads import Loads, in_one_memory, loads
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._rule import Rule
+from commtrace.rules._uneven import IMBALANCE, if_even
 from commtrace.synthetic import Tiny
-from commtrace.table import Rows
 from commtrace.units import counted, mb, ms
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class UnevenAllToAll(Rule, frozen=True):
 
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
-    imbalance: float = 1.2
+    imbalance: float = IMBALANCE
     min_step_share: float = 0.01
     steady_pct: float = 80.0
 
@@ -60,25 +59,22 @@ class UnevenAllToAll(Rule, frozen=True):
             return
         if len(run.rows("ranks")) < 2:
             raise CannotLook("needs several ranks: what the others exchange is unknown")
-        if _in_one_memory(run):
+        if in_one_memory(run):
             raise CannotLook(
                 "needs several hosts, or NCCL: within a host all bytes of gloo cross its memory"
             )
-        loads = _loads(run)
-        if not len(loads.operations):
+        every = loads(run)
+        if not len(every.operations):
             raise CannotLook("needs the sizes of an all_to_all on every rank of its group")
-        group = loads.operations.coded("communicator")
+        group = every.operations.coded("communicator")
         for name in group.occurring():
             of_group = group.being(name)
-            uneven = loads.take(of_group & (loads.imbalance > self.imbalance))
-            less = uneven.operations.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
-            gain = of_transfers(
-                run, uneven.operations, less, float(less.sum()), self.min_step_share
-            )
-            if less.size and worth_reporting(gain.cost_ns, run, self.min_step_share):
+            uneven = every.take(of_group & (every.imbalance > self.imbalance))
+            gain = if_even(run, uneven, self.min_step_share)
+            if uneven.busiest.size and worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._finding(uneven, int(of_group.sum()), gain)
 
-    def _finding(self, its: _Loads, count: int, gain: Saving) -> Finding:
+    def _finding(self, its: Loads, count: int, gain: Saving) -> Finding:
         uneven = its.imbalance.size
         busiest = int(np.bincount(its.busiest).argmax())
         share = 100 * float((its.busiest == busiest).mean())
@@ -132,59 +128,3 @@ def _exchange(sent: tuple[int, ...]) -> Measures:
         for rank, out in enumerate(sent):
             run.collective(rank, "all_to_all", step * 1000, 500, in_bytes=out, out_bytes=received)
     return run.trace()
-
-
-def _in_one_memory(run: Measures) -> bool:
-    host = run.rows("ranks").coded("host")
-    one_host = host.known.all() and len(host.occurring()) == 1
-    backend = run.rows("groups").coded("backend")
-    return bool(one_host and backend.known.all() and backend.occurring() == ["gloo"])
-
-
-class _Loads(Struct, frozen=True, eq=False):
-    """Operations, with what the busiest rank of each has, and that against the mean."""
-
-    operations: Rows
-    most_bytes: Int64
-    imbalance: Float64
-    busiest: Int64
-    stream: Int64
-    start_ns: Int64
-
-    def take(self, which: Bool) -> _Loads:
-        """Some of them."""
-        return _Loads(
-            self.operations.take(which),
-            self.most_bytes[which],
-            self.imbalance[which],
-            self.busiest[which],
-            self.stream[which],
-            self.start_ns[which],
-        )
-
-
-def _loads(run: Measures) -> _Loads:
-    """The operations recorded on every rank, whose ranks are on one clock."""
-    found = matched(run)
-    row = np.flatnonzero(run.rows("collectives").coded("op").being("all_to_all"))
-    calls, operation = run.rows("collectives", row), found.matches.ints("operation")[row]
-    sent, received = calls.ints("in_bytes"), calls.ints("out_bytes")
-    load = np.maximum(sent, received)
-    order = np.lexsort((-load.clip(min=-1), operation))
-    number = numbered(operation)
-    busiest = order[first_rows(number[order])]
-    count, sized = busiest.size, sent != NULL
-    sizes = np.bincount(number[sized], minlength=count)
-    mean = sums(number[sized], sent[sized], count) / sizes.clip(min=1)
-    its = found.operations
-    its = its.take(np.searchsorted(its.ints("operation"), operation[busiest]))
-    whole = its.flags("exact") & (sizes == its.ints("present")) & (mean > 0)
-    whole &= (its.ints("transfer_ns") != NULL) & (its.ints("last_end_ns") != NULL)
-    return _Loads(
-        its,
-        load[busiest],
-        load[busiest] / np.where(whole, mean, 1.0),
-        calls.ints("rank")[busiest],
-        calls.ints("stream")[busiest],
-        least(number, calls.ints("start_ns"), count),
-    ).take(whole)
