@@ -29,4 +29,5 @@ def if_even_too(run: Measures, ranks: tuple[int, ...], min_step_share: float) ->
         return 0
     every = loads(run)
     mine = every.take(np.isin(every.busiest, ranks) & (every.imbalance > IMBALANCE))
-    return if_even(run, mine, min_step_share).on_top_ns or 0
+    gain = if_even(run, mine, min_step_share)
+    return gain.cost_ns if gain.on_top_ns is None else gain.on_top_ns
