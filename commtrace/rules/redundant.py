@@ -21,7 +21,7 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.gathered_logits import gathered_logits
-from commtrace.metrics.run.gradients import Placed, placed
+from commtrace.metrics.run.gradients import Placed, between_updates, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objects
@@ -106,6 +106,7 @@ class Redundant(Rule, frozen=True):
             yield self._finding(run, _needless.CHECKS, checks, count, least_ns(checks))
         rows = sequences(run, barriers=True)
         gradients, again = placed(run, rows), sent_again(run, rows)
+        of_passes = gradients if gradients.row.size else between_updates(run, rows)
         every, reduces = rows, gradients
         if _unsized(run):
             every = sequences(run, barriers=True, unsized=True)
@@ -113,7 +114,7 @@ class Redundant(Rule, frozen=True):
         repeated = _repeated(run, rows, every, reduces)
         for say, found in (
             (_needless.accumulated, repeated),
-            (_needless.of_another, rows.take(of_another_pass(rows, gradients))),
+            (_needless.of_another, rows.take(of_another_pass(rows, of_passes))),
             (_needless.barrier, needless_barriers(every)),
             (_needless.twice, reduced_twice(run, rows)),
             (_needless.buffers, rows.take(of_buffers(run, rows))),

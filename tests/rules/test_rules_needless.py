@@ -455,7 +455,9 @@ def test_what_threads_do_not_tell_to_be_accumulation(run: Measures) -> None:
     assert not found(run, "redundant")
 
 
-def two_models(first: tuple[int, ...], second: tuple[int, ...], *, update: bool = True) -> Measures:
+def two_models(
+    first: tuple[int, ...], second: tuple[int, ...], *, update: bool = True, marked: bool = True
+) -> Measures:
     """Steps of two passes, each of which reduces gradients of these sizes and updates."""
     run = Tiny(2)
     for rank in range(2):
@@ -463,7 +465,8 @@ def two_models(first: tuple[int, ...], second: tuple[int, ...], *, update: bool 
             start = step * 10_000
             run.step(rank, step, start, 10_000)
             for sizes in (first, second):
-                run.step(rank, step, start, 100, label="DistributedDataParallel.forward")
+                if marked:
+                    run.step(rank, step, start, 100, label="DistributedDataParallel.forward")
                 for size in sizes:
                     run.collective(rank, "all_reduce", start + 300, 500, size=size)
                     start += 600
@@ -476,11 +479,13 @@ def two_models(first: tuple[int, ...], second: tuple[int, ...], *, update: bool 
 MINE, ITS = 1 << 20, 1 << 22
 
 
+@pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("passes", [((ITS,), (ITS, MINE)), ((MINE, ITS), (ITS,))])
 def test_gradients_of_the_model_that_one_trains_through_are_needless(
-    passes: tuple[tuple[int, ...], tuple[int, ...]],
+    passes: tuple[tuple[int, ...], tuple[int, ...]], marked: bool
 ) -> None:
-    (finding,) = found(two_models(*passes), "redundant")
+    """Whether DDP reduces them, or the program itself."""
+    (finding,) = found(two_models(*passes, marked=marked), "redundant")
     assert "3 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(3 * 500_000, rel=0.04)
 
@@ -492,6 +497,8 @@ def test_gradients_of_the_model_that_one_trains_through_are_needless(
         two_models((ITS, MINE), (ITS, MINE)),
         two_models((ITS, 1 << 18), (ITS, MINE)),
         two_models((ITS,), (ITS, MINE), update=False),
+        two_models((ITS, MINE), (ITS, MINE), marked=False),
+        two_models((ITS,), (ITS, MINE), update=False, marked=False),
     ],
 )
 def test_models_with_a_pass_each_reduce_their_own(run: Measures) -> None:

@@ -15,7 +15,7 @@ from commtrace.table import Coded, Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["REDUCTIONS", "Placed", "placed"]
+__all__ = ["REDUCTIONS", "Placed", "between_updates", "placed"]
 
 _FSDP = "FSDP::root_pre_forward"
 _FSDP_REDUCES = "FSDP::post_backward_reduce"
@@ -40,6 +40,9 @@ class Placed(NamedTuple):
         return Placed(*(its[which] for its in self))
 
 
+_NONE = Placed(*np.empty((4, 0), dtype=np.int64))
+
+
 def placed(run: Measures, rows: Rows) -> Placed:
     """The reductions of gradients among ``sequences``; none where no module marks its passes.
 
@@ -54,7 +57,7 @@ def placed(run: Measures, rows: Rows) -> Placed:
     if has_steps(run) or not steps.coded("label").where(_updates).any():
         reduces &= rows.ints("step") != NULL
     if not is_forward.any() or not reduces.any():
-        return Placed(*(np.empty((4, 0), dtype=np.int64)))
+        return _NONE
     parts = [
         _placed(rows, np.flatnonzero(reduces & (rank == one)), _of_rank(steps, one))
         for one in distinct(steps.ints("rank")[is_forward]).tolist()
@@ -64,6 +67,27 @@ def placed(run: Measures, rows: Rows) -> Placed:
     found = Placed(*its)
     group = codes(rows.coded("communicator"))[found.row]
     return found.of(before_update & ~np.isin(group, group[in_forward]))
+
+
+def between_updates(run: Measures, rows: Rows) -> Placed:
+    """The all_reduces of steps among ``sequences`` in which a program reduces gradients itself.
+
+    Where no module marks its passes: those before some update, by how many came before them.
+    """
+    steps = run.rows("steps")
+    label = steps.coded("label")
+    if label.where((DDP_FORWARD, _FSDP).__contains__).any() or not label.where(_updates).any():
+        return _NONE
+    rank = rows.ints("rank")
+    reduces = rows.coded("op").being("all_reduce") & (rows.ints("step") != NULL)
+    found = [np.empty((4, 0), dtype=np.int64)]
+    for one in distinct(rank[reduces]).tolist():
+        its, row = _of_rank(steps, one), np.flatnonzero(reduces & (rank == one))
+        began, _ = its.of(its.label.where(_updates))
+        updates = np.searchsorted(began, rows.ints("order")[row])
+        none = np.full(row.size, -1)
+        found.append(np.stack((row, none, none, updates))[:, updates < began.size])
+    return Placed(*np.concatenate(found, axis=1))
 
 
 def _updates(label: str) -> bool:
