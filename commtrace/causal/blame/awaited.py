@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.replay.graph import Lags, replayed
 from commtrace.causal.run.builder import MEET
 from commtrace.causal.run.run_graph import run_graph
@@ -15,10 +15,11 @@ from commtrace.causal.run.run_graph import run_graph
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Waits", "awaited"]
+__all__ = ["AWAITED", "Waits", "awaited", "works_by_turns"]
 
 AWAITED = ("collective", "root", "send", "recv")
 """What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
+_BY_TURNS = 1.5  # times as long as the others
 
 
 class Waits(Struct, frozen=True, eq=False):
@@ -56,3 +57,18 @@ def awaited(run: Measures, ranks: tuple[int, ...], lag_ns: Lags) -> Waits:
     kind = np.where(calls.is_p2p[source], np.where(calls.is_send[source], 2, 3), 0)
     kind = np.where(calls.from_root[call] & calls.is_root[source], 1, kind)
     return Waits(call, calls.start_ns[call], calls.last_ns[call], kind)
+
+
+def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
+    """Whether they wait far longer for the others than these for anybody, as a learner for actors.
+
+    Who only has more to do than others of its kind hardly waits.
+    """
+    calls = run_graph(run).calls
+    waits = np.maximum(calls.last_ns - calls.start_ns, 0)
+    each, every = np.bincount(calls.rank, waits), distinct(calls.rank.astype(np.int64))
+    mine = np.isin(every, ranks)
+    if mine.all():
+        return False
+    own, others = (float(each[every[which]].mean()) for which in (mine, ~mine))
+    return own > _BY_TURNS * max(others, 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.causal.blame.as_recorded import mostly_recorded
-from commtrace.causal.blame.awaited import awaited
+from commtrace.causal.blame.awaited import awaited, works_by_turns
 from commtrace.causal.blame.causes import bursts, doubt_of
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.done_more import counted_more, done_more, slower
@@ -36,6 +36,7 @@ _BESIDE = 1.4  # of a whole one: processes beside it share its caches
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 _RECORDED = "recording slows hosts, and unrecorded it delays much less"
 _ONCE = "it happened once, and nothing says what it was"
+_TURNS = "it waits for the others longer than they for it, as who has its own part in turn"
 _PAUSES = "it pauses for about as long in every step, but not every step waits"
 
 
@@ -68,6 +69,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     alone_ns = _alone_ns(run, who, lag_ns)
     if mostly_recorded(run, who, alone_ns):
         doubt = doubt or _RECORDED
+    if persistent and works_by_turns(run, who.ranks):
+        doubt = doubt or _TURNS
     before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
     return Culprit(
         ranks=who.ranks,
