@@ -115,6 +115,8 @@ class Finding:
     """The numbers of its operations, until the lines that called them are known."""
     weighs_ns: Any = field(default=0, repr=False, compare=False)
     """What it counts for beside others' savings, where its own is not known."""
+    behind: Any = field(default=False, repr=False, compare=False)
+    """Whether it goes behind what is surely wrong, as it may be as the program is meant to be."""
     explains: Any = field(default=None, repr=False, compare=False)
     """The rules whose findings are symptoms of it, where these are not all that its rule names."""
 

@@ -148,14 +148,15 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
         explained = max((one.cost_ns for one in symptoms(finding)), default=0)
         return finding.cost_ns or max(explained, finding.weighs_ns)
 
-    # What is paid once goes behind what a program surely pays again and again.
+    # What is paid once, or may be meant, goes behind what a program surely pays again and again.
     again = (one for one in symptoms(None) if not RULES[one.rule].paid_once)
     much = [one.cost_ns for one in again if one.confidence != "low"]
     behind = min((its for its in much if its >= _MUCH * time_ns), default=time_ns + 1) - 1
 
     def weight_in_order(finding: Finding) -> int:
         its = weight(finding)
-        return min(its, behind) if RULES[finding.rule].paid_once else its
+        last = finding.behind or RULES[finding.rule].paid_once
+        return min(its, behind) if last else its
 
     def placed(cause: Finding | None) -> Iterator[Finding]:
         for finding in sorted(symptoms(cause), key=weight_in_order, reverse=True):

@@ -83,7 +83,11 @@ def delays(
         if causes is None or culprit.cause in causes:
             its = _finding(rule, culprit, run, who, min_step_share)
             # Then it is a straggler, which explains the rest.
-            yield replace(its, explains=()) if computes and awaited == kind else its
+            yield replace(
+                its,
+                explains=() if computes and awaited == kind else its.explains,
+                behind=culprit.in_turn,
+            )
 
 
 def _finding(

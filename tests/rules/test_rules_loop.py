@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -343,3 +343,17 @@ def test_what_costs_little_comes_behind_large_communication_without_a_known_savi
     asked(monkeypatch, trace, much, unknown)
     found = diagnose(trace, select=["launch-gap"]).findings
     assert [its.explained_by for its in found] == [None, "cold-start"]
+
+
+@pytest.mark.parametrize("confidence", ["medium", "low"])
+def test_what_may_be_meant_goes_behind_what_is_surely_wrong(
+    monkeypatch: pytest.MonkeyPatch, confidence: Literal["medium", "low"]
+) -> None:
+    trace = idle_gpu(0)
+    time_ns, one = whole(trace).time_ns, a_finding(trace)
+    less = replace(one, rule="latency-bound", cost_ns=time_ns // 10, confidence=confidence)
+    more = replace(one, rule="early-root", cost_ns=time_ns // 5, confidence="low", behind=True)
+    asked(monkeypatch, trace, less, more)
+    found = [its.rule for its in diagnose(trace, select=["launch-gap"]).findings]
+    sure = confidence == "medium"
+    assert found == (["latency-bound", "early-root"] if sure else ["early-root", "latency-bound"])

@@ -44,6 +44,7 @@ class Culprit(Struct, frozen=True, eq=False):
     shorter without that; ``saved_ns``, ``on_top_ns`` and ``steps_ns`` are then what is saved if all
     stages do as much, since such work does not vanish. So it is of ``graded`` ranks, if all ranks
     do as much. ``doubt`` says why it is not sure.
+    ``in_turn`` says that they wait for the others longer than these for them.
     ``in_median`` says that only what they mostly do beyond the typical is theirs: they take turns
     with others being late besides.
     """
@@ -66,6 +67,7 @@ class Culprit(Struct, frozen=True, eq=False):
     more: OwnOperators | Inputs | None
     slower: float | None
     doubt: str | None
+    in_turn: bool
     in_median: bool
     instead_ns: Int64 | None = None
     graded: bool = False

@@ -69,8 +69,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     alone_ns = _alone_ns(run, who, lag_ns)
     if mostly_recorded(run, who, alone_ns):
         doubt = doubt or _RECORDED
-    if persistent and works_by_turns(run, who.ranks):
-        doubt = doubt or _TURNS
+    in_turn = persistent and works_by_turns(run, who.ranks)
+    doubt = doubt or (_TURNS if in_turn else None)
     before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
     return Culprit(
         ranks=who.ranks,
@@ -92,6 +92,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         more=more,
         slower=times,
         doubt=doubt,
+        in_turn=in_turn,
     )
 
 
