@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, host_meanwhile
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.object_collectives import objects_sent
+from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.units import cut, ms
 
 if TYPE_CHECKING:
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPILES",
     "NAME",
+    "if_unrecorded",
     "known_work",
     "label_in",
+    "later_steps",
     "launching_faster",
     "meanwhile",
     "waited_first",
@@ -183,3 +187,21 @@ def label_in(run: Measures, rank: int, when: Intervals, share: float = 0.5) -> s
         if total(intersect(around, when)) > share * total(when):
             usual_ns[label.names[code]] = float(np.median(length_ns[its]))
     return min(usual_ns, key=lambda name: usual_ns[name], default=None)
+
+
+def if_unrecorded(run: Measures) -> str:
+    """What recording has to do with it."""
+    its = pace(run)
+    if its is None:
+        return "unrecorded, a host launches faster: time a step without the profiler first"
+    if not its.is_slowed:
+        return "steps took as long when nobody recorded them"
+    return later_steps(run) or its.of_saving
+
+
+def later_steps(run: Measures) -> str:
+    """What to do where later steps have far less to do than those that were recorded."""
+    its = pace(run)
+    if its is None or not its.is_slowed or unrecorded_pace(run) is not None:
+        return ""
+    return f"later steps take {ms(its.unrecorded_ns)}: record these (--start-step)"

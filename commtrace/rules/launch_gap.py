@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace.arrays import Bool, Int64
-from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.causal.edits.rank_edits import launching_ahead
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
@@ -18,7 +17,6 @@ from commtrace.causal.work.segments import LABELLED
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
-from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._at_once import mostly_needed_at_once
@@ -32,7 +30,15 @@ from commtrace.rules._idle import (
 )
 from commtrace.rules._less import sharded
 from commtrace.rules._rule import Rule, too
-from commtrace.rules._stalls import NAME, label_in, launching_faster, meanwhile, waited_first
+from commtrace.rules._stalls import (
+    NAME,
+    if_unrecorded,
+    label_in,
+    later_steps,
+    launching_faster,
+    meanwhile,
+    waited_first,
+)
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, cut, ms
 
@@ -172,7 +178,7 @@ class LaunchGap(Rule, frozen=True):
         bordering, bucket = self._bordering(line, self._gaps(line), run)
         when = union(found.begin_ns, found.end_ns)
         waits = waited_first(run, line.rank, when)
-        advice = (bucket, waits, launching_faster(run, line.rank, when), _recorded(run))
+        advice = (bucket, waits, launching_faster(run, line.rank, when), if_unrecorded(run))
         return self._finding(
             found,
             run,
@@ -226,7 +232,7 @@ class LaunchGap(Rule, frozen=True):
             does = "; ".join(
                 filter(None, (meanwhile(run, line.rank, when), waited_first(run, line.rank, when)))
             )
-        since, later = ms(int(found.begin_ns[longest] - line.first_ns)), _later(run)
+        since, later = ms(int(found.begin_ns[longest] - line.first_ns)), later_steps(run)
         return self._finding(
             found,
             run,
@@ -302,24 +308,6 @@ def _mostly_in(label: str | None, partly: str | None) -> str:
     if label or not partly:
         return f", mostly in '{cut(label, NAME)}'" if label else ""
     return f", partly in '{cut(partly, NAME)}'"
-
-
-def _recorded(run: Measures) -> str:
-    """What recording has to do with it."""
-    its = pace(run)
-    if its is None:
-        return "unrecorded, a host launches faster: time a step without the profiler first"
-    if not its.is_slowed:
-        return "steps took as long when nobody recorded them"
-    return _later(run) or its.of_saving
-
-
-def _later(run: Measures) -> str:
-    """What to do where later steps have far less to do than those that were recorded."""
-    its = pace(run)
-    if its is None or not its.is_slowed or unrecorded_pace(run) is not None:
-        return ""
-    return f"later steps take {ms(its.unrecorded_ns)}: record these (--start-step)"
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:
