@@ -147,6 +147,9 @@ class Finding:
 class Diagnosis:
     """Findings, costliest first, and the rules that were skipped, with the reason.
 
+    Of what an unsure one saves three quarters count: who is surer and saves nearly as much is
+    first.
+
     ``notes`` are about rules that broke; ``all_broke`` if no other was asked. ``asked`` are the
     names of all that were.
     """

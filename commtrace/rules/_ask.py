@@ -24,6 +24,7 @@ __all__ = ["broken", "diagnose", "explanation", "verdict"]
 
 _MOSTLY = 0.5  # of its operations
 _MUCH = 0.05  # of the time
+_IF_UNSURE = 0.75  # of what is saved
 _OF_KNOWN = 0.5  # of what else a cause costs: a rule has seen that it is one
 _FAR_LESS = 10
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
@@ -136,7 +137,7 @@ def verdict(run: Measures, diagnosis: Diagnosis) -> Verdict:
 
 
 def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
-    """The costliest first, each with its symptoms behind it."""
+    """The costliest first, each with its symptoms behind it; of unsure ones some of it counts."""
     costliest = sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.start_ns))
     causes = [_cause(finding, costliest) for finding in costliest]
 
@@ -155,6 +156,7 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
 
     def weight_in_order(finding: Finding) -> int:
         its = weight(finding)
+        its = round(_IF_UNSURE * its) if finding.confidence == "low" else its
         last = finding.behind or RULES[finding.rule].paid_once
         return min(its, behind) if last else its
 

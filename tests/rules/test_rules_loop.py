@@ -357,3 +357,16 @@ def test_what_may_be_meant_goes_behind_what_is_surely_wrong(
     found = [its.rule for its in diagnose(trace, select=["launch-gap"]).findings]
     sure = confidence == "medium"
     assert found == (["latency-bound", "early-root"] if sure else ["early-root", "latency-bound"])
+
+
+@pytest.mark.parametrize(("tenths", "first"), [(12, "latency-bound"), (14, "early-root")])
+def test_what_is_surer_and_saves_nearly_as_much_is_first(
+    monkeypatch: pytest.MonkeyPatch, tenths: int, first: str
+) -> None:
+    trace = idle_gpu(0)
+    tenth, one = whole(trace).time_ns // 100, a_finding(trace)
+    sure = replace(one, rule="latency-bound", cost_ns=10 * tenth, confidence="medium")
+    more = replace(one, rule="early-root", cost_ns=tenths * tenth, confidence="low")
+    asked(monkeypatch, trace, more, sure)
+    found = diagnose(trace, select=["launch-gap"]).findings
+    assert found[0].rule == first
