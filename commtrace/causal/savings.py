@@ -63,6 +63,13 @@ class Saving(Struct, frozen=True):
             return (Evidence(said, self.cost_ns, "ns"),)
         return self.of_steps
 
+    def and_also(self, more_ns: int, steps: int) -> Saving:
+        """The same, and so much more of so many steps."""
+        on_top = None if self.on_top_ns is None else self.on_top_ns + more_ns
+        step = self.replayed_step_ns
+        step = None if step is None else max(step - round(more_ns / max(steps, 1)), 0)
+        return Saving(self.cost_ns + more_ns, on_top, step, self.why, self.of_steps)
+
     def at_most(self, cost_ns: int | None, run: Measures) -> Saving:
         """The same, where no more can be saved than that; None is no limit."""
         if cost_ns is None or self.why is not None or self.cost_ns <= cost_ns:

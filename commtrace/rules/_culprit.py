@@ -125,6 +125,7 @@ def _finding(
     compared, sure = _compared(run, culprit.ranks), _confidence(culprit)
     besides = _slowed(run, culprit, part)
     even_ns = if_even_too(run, culprit.ranks, min_step_share) if receives(culprit, run) else 0
+    even_ns = 0 if even_ns > culprit.on_top_ns else even_ns  # then uneven-all-to-all has both
     if even_ns > _LEFT_OUT * culprit.on_top_ns:
         besides += f"; in the saving are {ms(even_ns / each.size)} a {part} of all_to_alls, if even"
     return rule.finding(
@@ -133,10 +134,8 @@ def _finding(
         ranks=culprit.ranks,
         streams=(),
         saving=Saving(
-            max(culprit.saved_ns, 0) + even_ns,
-            max(culprit.on_top_ns, 0) + even_ns,
-            culprit.replayed_step_ns - round(even_ns / each.size),
-        ),
+            max(culprit.saved_ns, 0), max(culprit.on_top_ns, 0), culprit.replayed_step_ns
+        ).and_also(even_ns, each.size),
         place=place,
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import NULL, distinct
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.savings import Saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.all_to_all_loads import Loads, in_one_memory, loads
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.rules._advice import receives
 from commtrace.rules._rule import Rule
 from commtrace.rules._uneven import IMBALANCE, if_even
 from commtrace.synthetic import Tiny
@@ -36,7 +39,8 @@ class UnevenAllToAll(Rule, frozen=True):
     What to do
         Spread the load: in mixture-of-experts a capacity limit or an auxiliary balancing loss,
         else another placement of experts or of embedding tables. The potential saving is the
-        share of the transfer that the largest has above the mean: t(1 - mean / max).
+        share of the transfer that the largest has above the mean: t(1 - mean / max); with what the
+        busiest rank works on its bytes, where that costs less (else a straggler has both).
 
     Blind spots
         Needs every rank's trace. Bytes between pairs are not measured, only each rank's sums: an
@@ -72,9 +76,9 @@ class UnevenAllToAll(Rule, frozen=True):
             uneven = every.take(of_group & (every.imbalance > self.imbalance))
             gain = if_even(run, uneven, self.min_step_share)
             if uneven.busiest.size and worth_reporting(gain.cost_ns, run, self.min_step_share):
-                yield self._finding(uneven, int(of_group.sum()), gain)
+                yield self._finding(run, uneven, int(of_group.sum()), gain)
 
-    def _finding(self, its: Loads, count: int, gain: Saving) -> Finding:
+    def _finding(self, run: Measures, its: Loads, count: int, gain: Saving) -> Finding:
         uneven = its.imbalance.size
         busiest = int(np.bincount(its.busiest).argmax())
         share = 100 * float((its.busiest == busiest).mean())
@@ -83,6 +87,12 @@ class UnevenAllToAll(Rule, frozen=True):
         transfer_ns = float(np.median(its.operations.ints("transfer_ns")))
         arrival_ns = its.operations.ints("first_arrival_ns")
         who = f"rank {busiest}" if steady else "the busiest rank (it changes)"
+        alone_ns = gain.cost_ns
+        late = _late_with_it(run, busiest, gain, self.min_step_share) if steady else None
+        besides = ""
+        if late is not None:
+            gain = gain.and_also(late.on_top_ns, late.steps_ns.size)
+            besides = f"; in the saving are {ms(late.on_top_ns)} in all that it works on them"
         return self.finding(
             (
                 np.where(arrival_ns == NULL, its.start_ns, arrival_ns),
@@ -91,7 +101,7 @@ class UnevenAllToAll(Rule, frozen=True):
             summary=(
                 f"{uneven} of {counted(count, 'all_to_all')} "
                 f"{'is' if uneven == 1 else 'are'} uneven: {who} has {mb(most)}, "
-                f"{imbalance:.3g}x the mean"
+                f"{imbalance:.3g}x the mean{besides}"
             ),
             ranks=(busiest,) if steady else (),
             streams=tuple(distinct(its.stream).tolist()),
@@ -105,9 +115,10 @@ class UnevenAllToAll(Rule, frozen=True):
             ruled_out=("late ranks: the time is from the last arrival on",),
             advice=(
                 "spread the bytes: capacity limit or balancing loss, or place experts and tables "
-                f"otherwise: up to {ms(gain.cost_ns / uneven)} per operation"
+                f"otherwise: up to {ms(alone_ns / uneven)} per operation"
             ),
             confidence="high" if uneven >= 10 and steady else "medium",
+            explains=None if late is None else (*self.explains, "straggler", "device-late"),
         )
 
     @staticmethod
@@ -128,3 +139,14 @@ def _exchange(sent: tuple[int, ...]) -> Measures:
         for rank, out in enumerate(sent):
             run.collective(rank, "all_to_all", step * 1000, 500, in_bytes=out, out_bytes=received)
     return run.trace()
+
+
+def _late_with_it(run: Measures, rank: int, gain: Saving, min_step_share: float) -> Culprit | None:
+    """The culprit that a rank is for what it receives more, if that delays less than its bytes."""
+    try:
+        found = culprits(run, min_step_share).found
+    except CannotLook:
+        return None
+    mine = (its for its in found if its.ranks == (rank,) and receives(its, run))
+    on_top_ns = gain.cost_ns if gain.on_top_ns is None else gain.on_top_ns
+    return next((its for its in mine if its.on_top_ns < on_top_ns), None)

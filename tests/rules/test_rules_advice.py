@@ -550,9 +550,15 @@ def test_hosts_that_all_starve_their_gpus_are_not_why_ranks_take_turns() -> None
     assert "batches of equal length" in found(run.trace(), "jitter").advice
 
 
+@pytest.mark.parametrize("took_us", [3_000, 6_000])
 @pytest.mark.parametrize(("tokens", "told"), [(3, True), (1, False)])
-def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(tokens: int, told: bool) -> None:
-    """Rank 1 of three computes three times as long, behind an all_to_all, and before the next."""
+def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(
+    tokens: int, told: bool, took_us: int
+) -> None:
+    """Rank 1 of three computes longer, behind an all_to_all, and before the next.
+
+    Of its work and its bytes what costs more is the finding, and has what both cost.
+    """
     run = Tiny(ranks=3)
     for step in range(STEPS):
         begin = 10_000 * step
@@ -562,15 +568,18 @@ def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(tokens: int, t
             late = rank == 1
             got, size = (tokens if late else 1) << 20, 1 << 20
             run.collective(rank, "all_to_all", begin + 520, 480, in_bytes=size, out_bytes=got)
-            took = 3_000 if late else 1_000
+            took = took_us if late else 1_000
             run.kernel(rank, begin + 1_005, took)
             came = begin + 1_010 + took
             its = {"in_bytes": got, "out_bytes": size}
             run.collective(rank, "all_to_all", came, begin + 9_990 - came, **its)
-    its = found(run.trace(), "straggler")
-    assert ("it receives 1.8 times the mean's bytes in all_to_alls" in its.advice) == told
-    evened_us = 480 * (1 - 1 / 3) + 5_980 * (1 - 1 / 1.8) if told else 0
-    assert its.cost_ns == pytest.approx(STEPS * 1e3 * (2_000 + evened_us), rel=0.02)
+    advice = found(run.trace(), "straggler").advice
+    assert ("it receives 1.8 times the mean's bytes in all_to_alls" in advice) == told
+    works_us, transfers_us = took_us - 1_000, 8_980 - took_us
+    even_us = (480 * (1 - 1 / 3) + transfers_us * (1 - 1 / 1.8)) * told
+    first = diagnose(run.trace()).findings[0]
+    assert first.rule == ("straggler" if works_us > even_us else "uneven-all-to-all")
+    assert first.cost_ns == pytest.approx(STEPS * 1e3 * (works_us + even_us), rel=0.02)
 
 
 @pytest.mark.parametrize(
