@@ -26,7 +26,7 @@ from commtrace.metrics.run.known_already import averaged_again, sent_again, sent
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objects
 from commtrace.metrics.run.regathers import gathered_whole, regathered
-from commtrace.metrics.run.repeats import needless_barriers, reduced_twice
+from commtrace.metrics.run.repeats import barriers_at_messages, needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.unmarked_passes import placed_by_threads
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
@@ -44,13 +44,13 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Thirteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Fourteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
         same sizes and nothing else. The checks before each collective at PyTorch's debug level
         DETAIL.
         Barriers right before or after a collective of their group that holds the ranks together
-        anyway. An all_reduce of the same bytes over a group whose members all took part in one
+        anyway, or of which each rank sends or receives a message before or after. An all_reduce of the same bytes over a group whose members all took part in one
         right before, with nothing in between. Broadcasts with which DDP makes its module's
         buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes,
         or elements of any float types: gradients that DDP has averaged, or parameters, which
@@ -116,6 +116,7 @@ class Redundant(Rule, frozen=True):
             (_needless.accumulated, repeated),
             (_needless.of_another, rows.take(of_another_pass(rows, of_passes))),
             (_needless.barrier, needless_barriers(every)),
+            (_needless.at_messages, barriers_at_messages(run, every)),
             (_needless.twice, reduced_twice(run, rows)),
             (_needless.buffers, rows.take(of_buffers(run, rows))),
             (_needless.averaged_again, rows.take(averaged_again(run, rows))),
@@ -210,6 +211,7 @@ def _regathered(rows: Rows, repeated: Rows) -> Rows:
 
 _EDITS = {
     _needless.barrier: not_waited_in,
+    _needless.at_messages: not_waited_in,
     _needless.objects: without_objects,
     _needless.pickled: as_tensors,
 }

@@ -566,6 +566,37 @@ def test_a_barrier_beside_what_waits_for_all_anyway(beside: str | None, fires: b
     assert bool(found(barriers(beside, size=None), "redundant")) == fires  # a trace without shapes
 
 
+def in_step() -> Measures:
+    """Rank 0 works 2 ms and sends, and rank 1 3 ms on what it got, twice, each between barriers."""
+    run = Tiny(2, backend="gloo")
+
+    def call(rank: int, op: str, begin: int, end: int, **more: Any) -> None:
+        run.gap(rank, begin, end - begin)
+        its = {"asynchronous": 0, "thread": 1, "stream": 50, "launch_ns": BASE_NS + 1000 * begin}
+        run.collective(rank, op, begin, end - begin, **its, **more)
+
+    for step in range(6):
+        start = 11_000 * step
+        for rank in range(2):
+            run.step(rank, step, start, 11_000)
+            for at in (start, start + 5_200):
+                sent = at + 2_000
+                run.op(rank, at if rank == 0 else sent + 100, 2_000 if rank == 0 else 3_000)
+                op, begin = ("send", sent) if rank == 0 else ("recv", at)
+                call(rank, op, begin, sent + 90, size=1 << 10, peer=1 - rank)
+                call(rank, "barrier", at + (2_100 if rank == 0 else 5_110), at + 5_150)
+            op = "recv" if rank == 0 else "send"
+            call(rank, op, start + 10_500, start + 10_700, size=1 << 12, peer=1 - rank)
+    return run.trace()
+
+
+def test_messages_need_no_barriers() -> None:
+    """Without them rank 0 works on its second while rank 1 works on its first."""
+    (finding,) = found(in_step(), "redundant")
+    assert finding.summary.startswith("barriers next to messages, each of which waits")
+    assert finding.cost_ns == pytest.approx(6 * 2_080_000, rel=0.05)
+
+
 def twice(second: tuple[int, ...], *, between: bool = False) -> Measures:
     run = Tiny(4)
     run.groups |= {"first": (0, 1), "second": second}

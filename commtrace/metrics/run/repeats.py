@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, codes, first_rows, in_order
-from commtrace.comms import SYNCHRONISING, members
+from commtrace.arrays import NULL, Bool, codes, first_rows, in_order, rows_by
+from commtrace.comms import POINT_TO_POINT, SYNCHRONISING, members
 from commtrace.metrics.run.used_between import used_between
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Coded, Rows
 
-__all__ = ["needless_barriers", "reduced_twice"]
+__all__ = ["barriers_at_messages", "needless_barriers", "reduced_twice"]
 
 _ALWAYS = 0.9
 
@@ -36,6 +36,34 @@ def needless_barriers(rows: Rows) -> Rows:
     in_a_row = np.cumsum(changes)
     beside = np.bincount(in_a_row, is_barrier & beside) > 0
     return rows.take(is_barrier & beside[in_a_row])
+
+
+def barriers_at_messages(run: Measures, rows: Rows) -> Rows:
+    """Barriers of which each rank sends or receives before or after, but for the needless of above.
+
+    With nothing but barriers between. ``rows`` are as above.
+    """
+    table = run.rows("collectives")
+    is_message = table.coded("op").where(POINT_TO_POINT.__contains__)
+    if not is_message.any():
+        return rows.take(slice(0, 0))
+    others = ~table.coded("op").being("barrier")
+    rank, launch = table.ints("rank"), table.ints("launch_ns")
+    called = np.where(launch == NULL, table.ints("start_ns"), launch)
+    which, found = rows.coded("op").being("barrier"), np.zeros(len(rows), np.bool_)
+    for (one,), at in rows_by(rows.ints("rank")[which]).items():
+        mine = np.flatnonzero((rank == one) & others)
+        mine = mine[np.argsort(called[mine], kind="stable")]
+        begun, message = called[mine], np.append(is_message[mine], False)
+        barrier = np.flatnonzero(which)[at]
+        moment = rows.ints("order")[barrier]
+        before = np.searchsorted(begun, moment) - 1
+        after = np.searchsorted(begun, moment, side="right")
+        found[barrier] = message[before] | message[after]  # of none before it the last is False
+    operation = rows.ints("operation")
+    apart = np.isin(operation, operation[which & ~found])
+    known = np.isin(operation, needless_barriers(rows).ints("operation"))
+    return rows.take(found & ~apart & ~known)
 
 
 def reduced_twice(run: Measures, rows: Rows) -> Rows:
