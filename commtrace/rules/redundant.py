@@ -50,18 +50,19 @@ class Redundant(Rule, frozen=True):
         same sizes and nothing else. The checks before each collective at PyTorch's debug level
         DETAIL.
         Barriers right before or after a collective of their group that holds the ranks together
-        anyway, or of which each rank sends or receives a message before or after. An all_reduce of the same bytes over a group whose members all took part in one
-        right before, with nothing in between. Broadcasts with which DDP makes its module's
-        buffers alike before each forward pass. All_reduces behind DDP's own, of as many bytes,
-        or elements of any float types: gradients that DDP has averaged, or parameters, which
-        follow from these. Broadcasts of one root that send in a step as many elements as its
-        all_reduces summed, though every rank can compute the same parameters of the same gradients;
-        not where the root works longer than the others between the two. Broadcasts of one root, of
-        the same three sizes or more in every step of a group that averages gradients, where the
-        root gets nothing that the others do not, nor works longer before. All_gathers of as many
-        elements as FSDP reduce_scatters, three for each such or more: parameters that no update has
-        changed since the last. All_gathers of other sizes in the same group that hold in a step as
-        many elements as it reduce_scatters: whole parameters or gradients, one by one.
+        anyway, or of which each rank sends or receives a message before or after. An all_reduce of
+        the same bytes over a group whose members all took part in one right before, with nothing in
+        between. Broadcasts with which DDP makes its module's buffers alike before each forward
+        pass. All_reduces behind DDP's own, of as many bytes, or elements of any float types:
+        gradients that DDP has averaged, or parameters, which follow from these. Broadcasts of one
+        root that send in a step as many elements as its all_reduces summed, though every rank can
+        compute the same parameters of the same gradients; not where the root works longer than the
+        others between the two. Broadcasts of one root, of the same three sizes or more in every
+        step of a group that averages gradients, where the root gets nothing that the others do not,
+        nor works longer before. All_gathers of as many elements as FSDP reduce_scatters, three for
+        each such or more: parameters that no update has changed since the last. All_gathers of
+        other sizes in the same group that hold in a step as many elements as it reduce_scatters:
+        whole parameters or gradients, one by one.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
         every step (``all_gather_object``, ``gather_object``), or ten times in a run without steps,
