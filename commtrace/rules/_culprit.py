@@ -166,6 +166,8 @@ def _explains(rule: Rule, culprit: Culprit, even_ns: int) -> tuple[str, ...] | N
     """What a host does not do in time, too, if that is sure; None as the rule has it."""
     if even_ns:
         return (*rule.explains, "uneven-all-to-all")
+    if culprit.cause is None and culprit.doubt:  # as it may be the bubble that makes it late
+        return tuple(its for its in rule.explains if its != "pipeline-bubble")
     if culprit.cause not in HOST:
         return None
     if culprit.doubt:

@@ -88,9 +88,11 @@ def for_culprits_ns(
 ) -> int:
     """What late ranks among these, or that these wait for between or behind messages, cost.
 
-    That is no bubble.
+    That is no bubble, unless they are doubted, and do nothing there more than others: then it may
+    be one.
     """
-    found = culprits(run, min_step_share).found
+    every = culprits(run, min_step_share).found
+    found = [one for one in every if one.cause is not None or one.doubt is None]
     return sum(
         max(one.on_top_ns, 0)
         for one in found
