@@ -36,6 +36,11 @@ class Profiler:
         self.recorded_s = 0.0
         self.extras = Extras()
 
+    @property
+    def runs(self) -> bool:
+        """Whether it records, or did until it was paused."""
+        return self._running
+
     def prepare(self) -> None:
         """Set up; what was recorded before is forgotten."""
         self.has_recorded = False

@@ -14,6 +14,7 @@ import torch
 
 from commtrace.errors import RecordError
 from commtrace.record.amount import EVENTS, LEAST, amount
+from commtrace.record.in_flight import InFlight
 from commtrace.record.job import Plan
 from commtrace.record.own_profiler import OWN
 from commtrace.record.profiler import Profiler
@@ -30,11 +31,15 @@ _TAKEN = (
 )
 
 
+_LATER = 3  # steps: so long messages that the last one called may be on their way
+
+
 class _Stage(Enum):
     WAITING = 0
     WARMING = 1
     RECORDING = 2
-    OVER = 3
+    ENDING = 3
+    OVER = 4
 
 
 class Window:
@@ -67,6 +72,7 @@ class Window:
         self._profiler = self._whole
         self._step: torch.profiler.record_function | None = None
         self._meeting = Meeting()
+        self._in_flight, self._on_their_way = InFlight(), frozenset[int]()
         self._unsaved: str | None = None
         self._recounted_at = 0
         self.afterwards = StepsAfter()
@@ -80,6 +86,7 @@ class Window:
     def begin(self) -> None:
         """Record from here on, for want of steps."""
         if self.waits and self._requested:
+            self._in_flight.watch()
             self._profiler.prepare()
             self._profiler.start()
 
@@ -113,6 +120,8 @@ class Window:
             self._start()
         elif self._stage is _Stage.RECORDING:
             self._next()
+        elif self._stage is _Stage.ENDING:
+            self._end()
 
     def recount(self) -> None:
         """The program will count its steps itself, and ends its first one now.
@@ -161,7 +170,9 @@ class Window:
                 raise RecordError(self._unsaved)
             return
         short = self._shortfall()
-        if not self._profiler.was_taken:
+        if self._stage is _Stage.ENDING:
+            self._finish(over=True)
+        elif not self._profiler.was_taken:
             if self._stage is not _Stage.RECORDING or not (error or self._recorded):
                 self._give_up()
             if self._profiler.has_recorded:
@@ -184,6 +195,8 @@ class Window:
             return None if OWN.wrote and OWN.wrote.path.exists() else _TAKEN
         if not self._requested:
             return "no signal came to begin the recording: send SIGUSR1, or leave --on-signal out"
+        if self._stage is _Stage.ENDING:
+            return None
         if self._stage is _Stage.RECORDING and self._recorded:
             if self._chooses and self._recorded >= LEAST:
                 return None
@@ -202,13 +215,17 @@ class Window:
         return self._ended + 1 - self._first if self._first else 0
 
     def _warm_up(self) -> None:
-        self._whole.stop()
+        self._in_flight.watch()
+        is_needed = self._whole.runs and self._in_flight.now()  # by messages on their way: goes on
+        if not is_needed:
+            self._whole.stop()
         if self._chooses:
             self._events_per_s = self._whole.events_per_s(self._first_end_ns)
             if len(self._ends) > 1:  # so that who is first to begin has heard of the others
                 self._choose()
-        self._profiler = Profiler()
-        self._profiler.prepare()
+        if not is_needed:
+            self._profiler = Profiler()
+            self._profiler.prepare()
         self._meeting.open(self._patience_s)
         self._meeting.read()
         self._stage = _Stage.WARMING
@@ -237,7 +254,8 @@ class Window:
     def _start(self) -> None:
         if self._chooses:
             self._amount = self._meeting.agree("number of steps", self._choose())
-        self._profiler.start()
+        if not self._profiler.runs:
+            self._profiler.start()
         self._first = self._ended + 1
         if self._plan.seconds is not None:
             self._until = time.monotonic() + self._plan.seconds
@@ -254,14 +272,33 @@ class Window:
             self._last = self._meeting.agree("last step", self._ended)
         if self._profiler.was_taken:
             return
-        if self._last is not None and self._ended >= self._last:
-            try:
-                self._save(None, over=False)
-            except RecordError as error:  # not the program's: it goes on
-                self._unsaved = str(error)
-            self.afterwards.begin()
-        else:
+        if self._last is None or self._ended < self._last:
             self._mark()
+            return
+        self._last = self._ended
+        if on_their_way := self._in_flight.now():
+            self._on_their_way = on_their_way
+            self._profiler.pause()
+            self._stage = _Stage.ENDING
+        else:
+            self._finish()
+
+    def _end(self) -> None:
+        """The window is over: wait for the messages that its steps called."""
+        late = self._on_their_way & self._in_flight.now()
+        if not late or self._ended >= (self._last or 0) + _LATER:
+            self._finish()
+
+    def _finish(self, *, over: bool = False) -> None:
+        """Write the window."""
+        try:
+            self._save(None, over=over)
+        except RecordError as error:
+            if over:
+                raise
+            self._unsaved = str(error)  # not the program's: it goes on
+        if not over:
+            self.afterwards.begin()
 
     def _mark(self) -> None:
         if self._profiler.was_taken:  # their steps are not ours
@@ -275,13 +312,15 @@ class Window:
             self._step = None
 
     def _save(self, why_partial: str | None, *, over: bool) -> None:
-        whole = self._stage is not _Stage.RECORDING
+        whole = self._stage not in (_Stage.RECORDING, _Stage.ENDING)
         self._unmark()
         self._profiler.stop()
+        self._in_flight.ignore()
         if not why_partial:
             self._meeting.read()
         self._stage = _Stage.OVER
-        steps = None if whole else [self._first, self._ended]
+        last = self._ended if self._last is None else min(self._ended, self._last)
+        steps = None if whole else [self._first, last]
         notes = self._notes(whole)
         self._file.save(self._profiler, self._meeting, steps, notes, why_partial, over=over)
 

@@ -1,0 +1,67 @@
+"""Messages that a program has called for, and has not yet waited for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["InFlight"]
+
+_MESSAGES = ("send", "recv", "recv_anysource")
+
+
+class InFlight:
+    """Those of gloo: torch notes each one's end in the profile that it was called in.
+
+    Where that is gone the note is written into memory that others have. On CPUs only: of a GPU's
+    messages no host notes the end.
+    """
+
+    def __init__(self) -> None:
+        self._called: set[int] = set()
+        self._before: dict[tuple[type, str], Any] = {}
+
+    def watch(self) -> None:
+        """From here on."""
+        if self._before or not dist.is_available() or torch.cuda.is_available():
+            return
+        for name in _MESSAGES:
+            self._replace(dist.ProcessGroup, name, self._calling)
+        self._replace(dist.Work, "wait", self._waiting)
+
+    def ignore(self) -> None:
+        """No more."""
+        for (its, name), before in self._before.items():
+            setattr(its, name, before)
+        self._before.clear()
+
+    def now(self) -> frozenset[int]:
+        """A number for each of them."""
+        return frozenset(self._called)
+
+    def _replace(self, its: type, name: str, ours: Callable[..., Callable[..., Any]]) -> None:
+        if name in vars(its):  # what is there binds its object, which what a lookup gives need not
+            self._before[its, name] = vars(its)[name]
+            setattr(its, name, ours(getattr(its, name)))
+
+    def _calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def calling(*arguments: Any, **more: Any) -> Any:
+            work = call(*arguments, **more)
+            self._called.add(id(work))
+            return work
+
+        return calling
+
+    def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(wait)
+        def waiting(work: Any, *arguments: Any, **more: Any) -> Any:
+            done = wait(work, *arguments, **more)
+            self._called.discard(id(work))
+            return done
+
+        return waiting

@@ -1,0 +1,57 @@
+"""Programs that call for messages a step before they wait for them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from commtrace.record import Plan, record_program
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+AHEAD = """
+import sys
+import torch
+import torch.distributed as dist
+import commtrace
+
+def posted(peer):
+    rows = torch.empty(8, 16)
+    return [dist.irecv(row, peer) for row in rows]
+
+dist.init_process_group("gloo")
+peer, ahead = 1 - dist.get_rank(), sys.argv[1] == "ahead"
+works = posted(peer)
+for step in range(16):
+    later = posted(peer) if ahead else []
+    for work in [dist.isend(row, peer) for row in torch.ones(8, 16)] + works:
+        work.wait()
+    commtrace.step()
+    works = later or posted(peer)
+for work in [dist.isend(row, peer) for row in torch.ones(8, 16)] + works:
+    work.wait()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("when", "kept"), [("ahead", True), ("then", False)])
+def test_a_profile_lasts_until_its_messages_have_come(
+    when: str, kept: bool, tmp_path: Path
+) -> None:
+    """Of those on their way torch notes the end in the profile that they were called in."""
+    program = tmp_path / "program.py"
+    program.write_text(AHEAD)
+    folder = tmp_path / "traces"
+    plan = Plan(first=5, steps=8)
+    record_program([str(program), when], plan=plan, world_size=2, out=folder)
+    for rank in range(2):
+        trace = json.loads(gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()))
+        events = [its for its in trace["traceEvents"] if its.get("ph") == "X"]
+        steps = sorted(its["ts"] for its in events if its["name"].startswith("ProfilerStep#"))
+        messages = [its["ts"] for its in events if its["name"] == "gloo:recv"]
+        assert len(steps) == 8
+        assert (min(messages) < steps[0]) == kept
