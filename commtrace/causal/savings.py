@@ -63,6 +63,11 @@ class Saving(Struct, frozen=True):
             return (Evidence(said, self.cost_ns, "ns"),)
         return self.of_steps
 
+    @property
+    def left_ns(self) -> int:
+        """What is saved once those are mended who delay the run; alone where no replay says."""
+        return self.cost_ns if self.on_top_ns is None else self.on_top_ns
+
     def and_also(self, more_ns: int, steps: int) -> Saving:
         """The same, and so much more of so many steps."""
         on_top = None if self.on_top_ns is None else self.on_top_ns + more_ns

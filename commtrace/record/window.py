@@ -29,8 +29,6 @@ _TAKEN = (
     "the program ran a profiler of its own, whose traces are gone or were never written: let it "
     "export them (on_trace_ready=commtrace.trace_handler(FOLDER)), or switch it off"
 )
-
-
 _LATER = 3  # steps: so long messages that the last one called may be on their way
 
 
@@ -171,7 +169,7 @@ class Window:
             return
         short = self._shortfall()
         if self._stage is _Stage.ENDING:
-            self._finish(over=True)
+            self._save(None, over=True)
         elif not self._profiler.was_taken:
             if self._stage is not _Stage.RECORDING or not (error or self._recorded):
                 self._give_up()
@@ -289,16 +287,13 @@ class Window:
         if not late or self._ended >= (self._last or 0) + _LATER:
             self._finish()
 
-    def _finish(self, *, over: bool = False) -> None:
+    def _finish(self) -> None:
         """Write the window."""
         try:
-            self._save(None, over=over)
-        except RecordError as error:
-            if over:
-                raise
-            self._unsaved = str(error)  # not the program's: it goes on
-        if not over:
-            self.afterwards.begin()
+            self._save(None, over=False)
+        except RecordError as error:  # not the program's: it goes on
+            self._unsaved = str(error)
+        self.afterwards.begin()
 
     def _mark(self) -> None:
         if self._profiler.was_taken:  # their steps are not ours

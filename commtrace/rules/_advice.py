@@ -23,6 +23,7 @@ from commtrace.causal.work.usual import mean_of
 from commtrace.diagnosis import Cause
 from commtrace.intervals import intersect, total, union
 from commtrace.metrics.rank.timelines import starved_when
+from commtrace.metrics.run.all_to_all_loads import IMBALANCE
 from commtrace.metrics.run.host_speed import slower_operators
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.object_collectives import carry_objects
@@ -30,7 +31,6 @@ from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._slow_copies import PIN, of_copies
 from commtrace.rules._stalls import COMPILES, known_work
-from commtrace.rules._uneven import IMBALANCE
 from commtrace.units import clean, duration, ms, numbered
 
 if TYPE_CHECKING:

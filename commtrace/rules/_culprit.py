@@ -26,8 +26,8 @@ from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
-from commtrace.rules._advice import advice, in_the_mean, receives
-from commtrace.rules._uneven import if_even_too
+from commtrace.rules._advice import advice, in_the_mean
+from commtrace.rules._uneven import bytes_cost_more, if_even_too
 from commtrace.units import clean, counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def _finding(
         unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared, sure = _compared(run, culprit.ranks), _confidence(culprit)
     besides = _slowed(run, culprit, part)
-    even_ns = if_even_too(run, culprit.ranks, min_step_share) if receives(culprit, run) else 0
-    even_ns = 0 if even_ns > culprit.on_top_ns else even_ns  # then uneven-all-to-all has both
+    its_own = not bytes_cost_more(run, culprit, min_step_share)
+    even_ns = if_even_too(run, culprit, min_step_share) if its_own else 0
     if even_ns > _LEFT_OUT * culprit.on_top_ns:
         besides += f"; in the saving are {ms(even_ns / each.size)} a {part} of all_to_alls, if even"
     return rule.finding(

@@ -67,17 +67,23 @@ def of_another(needless: Rows) -> Said:
 def barrier(needless: Rows) -> Said:
     return Said(
         "barriers next to collectives that hold the ranks together anyway",
-        Evidence("shortest of a barrier's", float(needless.ints("duration_ns").min()) / 1e3, "us"),
+        _shortest(needless),
         ("ordering of communication: the collective of the same group waits for all as well",),
         "leave the barrier out, unless it orders something outside communication",
         "medium",
     )
 
 
+def _shortest(barriers: Rows) -> Evidence:
+    return Evidence(
+        "shortest of a barrier's", float(barriers.ints("duration_ns").min()) / 1e3, "us"
+    )
+
+
 def at_messages(needless: Rows) -> Said:
     return Said(
         "barriers next to messages, each of which waits for its sender anyway",
-        Evidence("shortest of a barrier's", float(needless.ints("duration_ns").min()) / 1e3, "us"),
+        _shortest(needless),
         ("what messages wait for: without the barriers the replay has these waits, too",),
         "leave the barriers out, unless they order something outside communication: a recv is done "
         "once its message is there, and ranks need not be in step",

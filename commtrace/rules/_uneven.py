@@ -1,4 +1,4 @@
-"""What is saved if every rank has as many bytes in all_to_alls."""
+"""What is saved if every rank has as many bytes in all_to_alls, and works on as many."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.savings import Saving, of_transfers
-from commtrace.metrics.run.all_to_all_loads import Loads, in_one_memory, loads
+from commtrace.measures import measure
+from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
+from commtrace.rules._advice import receives
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["IMBALANCE", "if_even", "if_even_too"]
-
-IMBALANCE = 1.2  # times the mean: less is even
+__all__ = ["bytes_cost_more", "if_even", "if_even_too"]
 
 
 def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
@@ -23,11 +24,21 @@ def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
     return of_transfers(run, uneven.operations, less, float(less.sum()), min_step_share)
 
 
-def if_even_too(run: Measures, ranks: tuple[int, ...], min_step_share: float) -> int:
-    """What those save in which some of these ranks have the most, beyond what their work does."""
+def if_even_too(run: Measures, culprit: Culprit, min_step_share: float) -> int:
+    """What even all_to_alls save beyond the work of a culprit on what it receives more; else 0."""
+    return _if_even(run, culprit.ranks, min_step_share) if receives(culprit, run) else 0
+
+
+def bytes_cost_more(run: Measures, culprit: Culprit, min_step_share: float) -> bool:
+    """Whether that is more than its work, so that uneven-all-to-all has both: else straggler."""
+    return if_even_too(run, culprit, min_step_share) > culprit.on_top_ns
+
+
+@measure
+def _if_even(run: Measures, ranks: tuple[int, ...], min_step_share: float) -> int:
+    """Of those in which some of these ranks have the most."""
     if in_one_memory(run):
         return 0
     every = loads(run)
     mine = every.take(np.isin(every.busiest, ranks) & (every.imbalance > IMBALANCE))
-    gain = if_even(run, mine, min_step_share)
-    return gain.cost_ns if gain.on_top_ns is None else gain.on_top_ns
+    return if_even(run, mine, min_step_share).left_ns

@@ -77,7 +77,7 @@ class InputBound(Rule, frozen=True):
             run, lambda lag_ns: without_loading(run, lag_ns), at_least, self.min_step_share
         ).at_most(idle_cores_ns(run), run)
         # What those do longer who delay the others is theirs, though they be most of the ranks.
-        left = min(gain.cost_ns, gain.cost_ns if gain.on_top_ns is None else gain.on_top_ns)
+        left = min(gain.cost_ns, gain.left_ns)
         if not worth_reporting(left, run, self.min_step_share):
             return
         loads = its.steps_ns.sum(axis=1)

@@ -121,7 +121,7 @@ class PageableCopy(Rule, frozen=True):
             saving=gain,
             evidence=tuple(its for one in most for its in self._evidence(one)),
             ruled_out=(f"small copies: only those of {self.min_bytes / 1e6:.3g} MB or more count",),
-            advice="; ".join([*(_ADVICE[its.kind] for its in most)]),
+            advice="; ".join(_ADVICE[its.kind] for its in most),
             confidence=max((its.sure for its in most), key=_CONFIDENCES.index),
         )
 

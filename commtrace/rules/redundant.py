@@ -112,12 +112,12 @@ class Redundant(Rule, frozen=True):
         if _unsized(run):
             every = sequences(run, barriers=True, unsized=True)
             reduces = placed(run, every)
-        repeated = _repeated(run, rows, every, reduces)
+        repeated, barriers = _repeated(run, rows, every, reduces), needless_barriers(every)
         for say, found in (
             (_needless.accumulated, repeated),
             (_needless.of_another, rows.take(of_another_pass(rows, of_passes))),
-            (_needless.barrier, needless_barriers(every)),
-            (_needless.at_messages, barriers_at_messages(run, every)),
+            (_needless.barrier, barriers),
+            (_needless.at_messages, barriers_at_messages(run, every, barriers)),
             (_needless.twice, reduced_twice(run, rows)),
             (_needless.buffers, rows.take(of_buffers(run, rows))),
             (_needless.averaged_again, rows.take(averaged_again(run, rows))),

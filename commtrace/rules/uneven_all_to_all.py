@@ -12,11 +12,10 @@ from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.savings import Saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.run.all_to_all_loads import Loads, in_one_memory, loads
+from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.rules._advice import receives
 from commtrace.rules._rule import Rule
-from commtrace.rules._uneven import IMBALANCE, if_even
+from commtrace.rules._uneven import bytes_cost_more, if_even
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms
 
@@ -88,7 +87,7 @@ class UnevenAllToAll(Rule, frozen=True):
         arrival_ns = its.operations.ints("first_arrival_ns")
         who = f"rank {busiest}" if steady else "the busiest rank (it changes)"
         alone_ns = gain.cost_ns
-        late = _late_with_it(run, busiest, gain, self.min_step_share) if steady else None
+        late = _late_with_it(run, busiest, self.min_step_share) if steady else None
         besides = ""
         if late is not None:
             gain = gain.and_also(late.on_top_ns, late.steps_ns.size)
@@ -141,12 +140,11 @@ def _exchange(sent: tuple[int, ...]) -> Measures:
     return run.trace()
 
 
-def _late_with_it(run: Measures, rank: int, gain: Saving, min_step_share: float) -> Culprit | None:
+def _late_with_it(run: Measures, rank: int, min_step_share: float) -> Culprit | None:
     """The culprit that a rank is for what it receives more, if that delays less than its bytes."""
     try:
         found = culprits(run, min_step_share).found
     except CannotLook:
         return None
-    mine = (its for its in found if its.ranks == (rank,) and receives(its, run))
-    on_top_ns = gain.cost_ns if gain.on_top_ns is None else gain.on_top_ns
-    return next((its for its in mine if its.on_top_ns < on_top_ns), None)
+    mine = (its for its in found if its.ranks == (rank,))
+    return next((its for its in mine if bytes_cost_more(run, its, min_step_share)), None)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["Loads", "in_one_memory", "loads"]
+__all__ = ["IMBALANCE", "Loads", "in_one_memory", "loads"]
+
+IMBALANCE = 1.2  # times the mean: less is even
 
 
 def in_one_memory(run: Measures) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, distinct
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_by
 from commtrace.comms import DDP_FORWARD, OPTIMIZER_STEP
 from commtrace.intervals import inside, union
 from commtrace.metrics.run.whole import has_steps
@@ -74,19 +74,19 @@ def between_updates(run: Measures, rows: Rows) -> Placed:
 
     Where no module marks its passes: those before some update, by how many came before them.
     """
-    steps = run.rows("steps")
-    label = steps.coded("label")
-    if label.where((DDP_FORWARD, _FSDP).__contains__).any() or not label.where(_updates).any():
+    label = run.rows("steps").coded("label")
+    ends = run.rows("steps").take(label.where(_updates))
+    if not len(ends) or label.where((DDP_FORWARD, _FSDP).__contains__).any():
         return _NONE
-    rank = rows.ints("rank")
+    began, of_rank = ends.ints("start_ns"), rows_by(ends.ints("rank"))
     reduces = rows.coded("op").being("all_reduce") & (rows.ints("step") != NULL)
+    reduces = np.flatnonzero(reduces)
     found = [np.empty((4, 0), dtype=np.int64)]
-    for one in distinct(rank[reduces]).tolist():
-        its, row = _of_rank(steps, one), np.flatnonzero(reduces & (rank == one))
-        began, _ = its.of(its.label.where(_updates))
-        updates = np.searchsorted(began, rows.ints("order")[row])
+    for rank, at in rows_by(rows.ints("rank")[reduces]).items():
+        row, update = reduces[at], np.sort(began[of_rank.get(rank, at[:0])])
+        updates = np.searchsorted(update, rows.ints("order")[row])
         none = np.full(row.size, -1)
-        found.append(np.stack((row, none, none, updates))[:, updates < began.size])
+        found.append(np.stack((row, none, none, updates))[:, updates < update.size])
     return Placed(*np.concatenate(found, axis=1))
 
 

@@ -38,8 +38,8 @@ def needless_barriers(rows: Rows) -> Rows:
     return rows.take(is_barrier & beside[in_a_row])
 
 
-def barriers_at_messages(run: Measures, rows: Rows) -> Rows:
-    """Barriers of which each rank sends or receives before or after, but for the needless of above.
+def barriers_at_messages(run: Measures, rows: Rows, known: Rows) -> Rows:
+    """Barriers of which each rank sends or receives before or after, but for those that are known.
 
     With nothing but barriers between. ``rows`` are as above.
     """
@@ -47,23 +47,22 @@ def barriers_at_messages(run: Measures, rows: Rows) -> Rows:
     is_message = table.coded("op").where(POINT_TO_POINT.__contains__)
     if not is_message.any():
         return rows.take(slice(0, 0))
-    others = ~table.coded("op").being("barrier")
-    rank, launch = table.ints("rank"), table.ints("launch_ns")
+    others = np.flatnonzero(~table.coded("op").being("barrier"))
+    of_rank, launch = rows_by(table.ints("rank")[others]), table.ints("launch_ns")
     called = np.where(launch == NULL, table.ints("start_ns"), launch)
-    which, found = rows.coded("op").being("barrier"), np.zeros(len(rows), np.bool_)
-    for (one,), at in rows_by(rows.ints("rank")[which]).items():
-        mine = np.flatnonzero((rank == one) & others)
+    barriers, found = np.flatnonzero(rows.coded("op").being("barrier")), np.zeros(len(rows), bool)
+    for one, at in rows_by(rows.ints("rank")[barriers]).items():
+        mine = others[of_rank.get(one, others[:0])]
         mine = mine[np.argsort(called[mine], kind="stable")]
         begun, message = called[mine], np.append(is_message[mine], False)
-        barrier = np.flatnonzero(which)[at]
+        barrier = barriers[at]
         moment = rows.ints("order")[barrier]
         before = np.searchsorted(begun, moment) - 1
         after = np.searchsorted(begun, moment, side="right")
         found[barrier] = message[before] | message[after]  # of none before it the last is False
     operation = rows.ints("operation")
-    apart = np.isin(operation, operation[which & ~found])
-    known = np.isin(operation, needless_barriers(rows).ints("operation"))
-    return rows.take(found & ~apart & ~known)
+    apart = np.isin(operation, operation[barriers[~found[barriers]]])
+    return rows.take(found & ~apart & ~np.isin(operation, known.ints("operation")))
 
 
 def reduced_twice(run: Measures, rows: Rows) -> Rows:
