@@ -31,7 +31,6 @@ __all__ = [
     "narrow",
     "nth",
     "numbered",
-    "quantiles",
     "ranges",
     "rows_by",
     "rows_of_each",
@@ -234,22 +233,6 @@ def most(number: Int64, values: Int64, count: int) -> Int64:
     found = np.full(count, NULL)
     np.maximum.at(found, number, values)
     return found
-
-
-def quantiles(
-    number: Int32 | Int64, values: Int64 | Float64, percent: float, count: int
-) -> Float64:
-    """The quantile, between two values in proportion, of each of so many numbers; NaN of none."""
-    ordered = values[np.lexsort((values, number))].astype(np.float64)
-    size = np.bincount(number, minlength=count)
-    at = percent / 100 * (size - 1)
-    low = np.floor(at).clip(min=0).astype(np.int64)
-    first = np.cumsum(size) - size + low
-    last = np.where(low + 1 < size, first + 1, first)
-    ordered = np.append(ordered, np.nan)
-    first, last = (np.where(size > 0, place, -1) for place in (first, last))
-    between: Float64 = ordered[first] + (ordered[last] - ordered[first]) * (at - low)
-    return between
 
 
 def nth(code: Int64) -> Int64:

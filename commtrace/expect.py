@@ -11,6 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.comms import bus_factor
+from commtrace.quantiles import median
 
 __all__ = [
     "LINKS",
@@ -62,11 +63,11 @@ def fit(sizes: npt.ArrayLike, times_ns: npt.ArrayLike, *, spread: float = 4.0) -
     distinct, first, count = np.unique(size, return_index=True, return_counts=True)
     if distinct.size < 3 or distinct[-1] < spread * distinct[0]:
         return None
-    median = (time[first + (count - 1) // 2] + time[first + count // 2]) / 2
-    latency, per_byte = _line(distinct, median, count.astype(np.float64))
+    usual = (time[first + (count - 1) // 2] + time[first + count // 2]) / 2
+    latency, per_byte = _line(distinct, usual, count.astype(np.float64))
     if per_byte <= 0:
         return None
-    residual = float(np.median(np.abs(time / (latency + size * per_byte) - 1)))
+    residual = median(np.abs(time / (latency + size * per_byte) - 1))
     return Model(latency, 1 / per_byte, residual, int(size.size))
 
 
@@ -78,7 +79,7 @@ def _line(x: Float, y: Float, count: Float) -> tuple[float, float]:
         columns = np.stack([np.ones_like(x), x], axis=1) * weight[:, None]
         (intercept, slope), *_ = np.linalg.lstsq(columns, y * weight, rcond=None)
         if intercept < 0:
-            return 0.0, float(np.median(y / x))
+            return 0.0, median(y / x)
         relative = np.abs(y - intercept - slope * x) / y
         weight = np.sqrt(count / np.maximum(relative, 0.01)) / y
     return float(intercept), float(slope)

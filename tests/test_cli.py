@@ -602,8 +602,14 @@ def test_the_commands_are_told_in_whole_sentences(capsys: Captured) -> None:
     [
         (["--help"], ("numpy", "pandas", "torch", "matplotlib", "msgspec")),
         (["workloads"], ("torch", "pandas", "matplotlib")),
-        (["analyze", "TRACE"], ("torch", "matplotlib", "pydantic", "rich.console")),
-        (["analyze", "TRACE", "-o", "REPORT"], ("torch", "matplotlib", "pydantic")),
+        (
+            ["analyze", "TRACE"],
+            ("torch", "matplotlib", "pandas", "pydantic", "rich.console", "numpy.ma"),
+        ),
+        (
+            ["analyze", "TRACE", "-o", "REPORT"],
+            ("torch", "matplotlib", "pandas", "pydantic", "numpy.ma"),
+        ),
     ],
 )
 def test_a_command_imports_only_what_it_needs(

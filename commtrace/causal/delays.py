@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, quantiles, rows_by
+from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, rows_by
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.joined_rows import joined_rows, operation_of
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median, quantiles
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -39,7 +40,7 @@ def felt_ns(known: Rows, saved_ns: Float64, run: Measures) -> int:
     saved[number] = saved_ns.astype(np.int64)
     rows = joined_rows(run, beside[operation_of(run)])
     stands = _stands_ns(run, rows, saved[rows.ints("operation")])
-    return int(np.median(stands)) if stands else 0
+    return int(median(stands)) if stands else 0
 
 
 def _stands_ns(run: Measures, rows: Rows, late_ns: Int64) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int32, Int64, distinct, quantiles, rows_of_each
+from commtrace.arrays import Float64, Int32, Int64, distinct, rows_of_each
 from commtrace.causal.edits.run_edits import as_measured, even, transfers
 from commtrace.causal.replay.graph import Change, Lags, changed, changes
 from commtrace.causal.run.builder import HOSTS
@@ -19,6 +19,7 @@ from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import group_dimensions
+from commtrace.quantiles import quantiles
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:

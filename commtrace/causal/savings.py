@@ -21,6 +21,7 @@ from commtrace.diagnosis import CannotLook, Evidence
 from commtrace.metrics.rank.rows_of import ranks_of
 from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -101,7 +102,7 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     mended = mended_lags(run, min_step_share)
     without = launched_unrecorded(run, mended)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
-    return Saving(alone, on_top, int(np.median(left)), None, of_unrecorded(run))
+    return Saving(alone, on_top, int(median(left)), None, of_unrecorded(run))
 
 
 def of_unrecorded(run: Measures) -> tuple[Evidence, ...]:

@@ -32,6 +32,7 @@ from commtrace.errors import UsageError
 from commtrace.expect import fit
 from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.whole import profiler_steps
+from commtrace.quantiles import median
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -125,15 +126,15 @@ def whatif(run: Measures, edits: Sequence[str]) -> WhatIf:
             answers.append(Edited(text, refused=str(reason)))
             continue
         on_top = int(saved(run, lags[-1], [after]).sum())
-        median = int(np.median(step_ns(run, [after])))
-        answers.append(Edited(text, on_top, alone, median))
+        usual = int(median(step_ns(run, [after])))
+        answers.append(Edited(text, on_top, alone, usual))
         lags.append(after)
     steps = step_ns(run, [measured])[:, 0]
     return WhatIf(
         tuple(answers),
         tuple(lags),
         int(steps.sum()),
-        int(np.median(steps)),
+        int(median(steps)),
         steps.size if len(profiler_steps(run)) else 0,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from commtrace.arrays import Bool, Float64, Int64
+from commtrace.quantiles import median
 
 __all__ = ["Counted", "counted", "counted_together", "regular_peaks"]
 
@@ -41,7 +42,7 @@ def counted(step_ns: Int64) -> Counted:
     if step_ns.size < 3:
         return Counted(nothing, nothing)
     far = _far(step_ns)
-    first = int(np.argmin(np.append(far & (step_ns > np.median(step_ns)), False)))
+    first = int(np.argmin(np.append(far & (step_ns > median(step_ns)), False)))
     warm_up = np.arange(step_ns.size) < min(first, int(_WARM_UP * step_ns.size))
     outlying = far & ~warm_up
     if outlying.sum() > max(1, int(_OUTLYING * step_ns.size)):
@@ -69,7 +70,7 @@ def regular_peaks(values: Float64) -> Bool:
     >>> regular_peaks(np.array([2.0, 2, 9, 2, 2, 8, 2, 2])).nonzero()[0].tolist()
     [2, 5]
     """
-    above = values - np.median(values)
+    above = values - median(values)
     peaks = _far(values) & (above > above.max(initial=0) / 2)
     at = np.flatnonzero(peaks)
     if at.size > 1:
@@ -81,7 +82,7 @@ def regular_peaks(values: Float64) -> Bool:
 
 def _far(values: Int64 | Float64) -> Bool:
     """Which are many times the scatter off the median: that of their distances from it."""
-    middle = float(np.median(values))
+    middle = median(values)
     off = np.abs(values - middle)
-    far: Bool = off > max(_FAR * 1.4826 * float(np.median(off)), _LEAST * middle)
+    far: Bool = off > max(_FAR * 1.4826 * median(off), _LEAST * middle)
     return far

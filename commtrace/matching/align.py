@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Int64, codes, distinct, nth
 from commtrace.matching.clock_line import Line, fit
+from commtrace.quantiles import median, medians
 
 __all__ = ["Marks", "clock_line", "nearest_left", "partners"]
 
@@ -108,7 +109,7 @@ def _gap(marks: Marks) -> float:
     order = np.lexsort((marks.time, marks.signature))
     between = np.diff(marks.time[order])
     alike = between[np.diff(marks.signature[order]) == 0]
-    return float(np.median(alike if alike.size else np.abs(between))) if between.size else 1.0
+    return median(alike if alike.size else np.abs(between)) if between.size else 1.0
 
 
 def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
@@ -125,7 +126,7 @@ def _vote(a: Marks, b: Marks, middle: int, gap: float) -> int | None:
     if best.size == 0:
         return None
     distances = search.distances(many, best)
-    centre = np.median(distances, axis=1)
+    centre = medians(distances, axis=1)
     closeness = np.abs(distances - centre[:, None]).clip(max=gap / 2).mean(axis=1)
     good = np.flatnonzero(closeness <= TIE * closeness.min())
     chosen = good[np.argmin(np.abs(best[good]))]
@@ -169,7 +170,7 @@ def _beyond_chance(a: Marks, b: Marks, line: Line, gap: float) -> bool:
     found = partner >= 0
     if found.sum() < max(3, inside.sum() / 3):
         return False
-    middling = max(1.0, float(np.median(np.abs(moved[found] - a.time[partner[found]]))))
+    middling = max(1.0, median(np.abs(moved[found] - a.time[partner[found]])))
     if middling > gap / APART:
         return False
     chance = 2 * middling / gap

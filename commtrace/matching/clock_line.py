@@ -7,6 +7,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import Int64
+from commtrace.quantiles import median
 
 __all__ = ["DRIFT", "LINE_OPERATIONS", "LINE_SPAN_NS", "SAME", "Line", "fit", "level"]
 
@@ -62,10 +63,10 @@ def fit(times: Int64, offsets: Int64) -> Line:
 
 
 def _through(times: Int64, offsets: Int64, *, slope: bool) -> Line:
-    at, base = int(np.median(times)), int(np.median(offsets))
+    at, base = int(median(times)), int(median(offsets))
     when, rest = (times - at).astype(np.float64), (offsets - base).astype(np.float64)
     steepness = _slope(when, rest) if slope else 0.0
-    return Line(base + float(np.median(rest - steepness * when)), steepness, at)
+    return Line(base + median(rest - steepness * when), steepness, at)
 
 
 def _slope(x: Float, y: Float) -> float:
@@ -75,4 +76,4 @@ def _slope(x: Float, y: Float) -> float:
     half = x.size // 2
     run, rise = x[half : 2 * half] - x[:half], y[half : 2 * half] - y[:half]
     real = run > 0
-    return float(np.median(rise[real] / run[real])) if real.any() else 0.0
+    return median(rise[real] / run[real]) if real.any() else 0.0

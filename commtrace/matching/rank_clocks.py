@@ -30,6 +30,7 @@ from commtrace.matching.clock_table import CLOCK
 from commtrace.matching.collective_arrays import Collectives
 from commtrace.matching.ends import Ends, InCommon, by_clock, common, ends_of
 from commtrace.matching.probes import Probed
+from commtrace.quantiles import median
 from commtrace.table import Rows
 
 __all__ = [
@@ -209,7 +210,7 @@ def _error(times: Int64, rest: Int64, span: tuple[int, int], drifts: bool) -> fl
     As for a least-squares line, with the spread taken robustly; of a drift that cannot be
     fitted, all that it can be.
     """
-    spread = MAD * float(np.median(np.abs(rest)))
+    spread = MAD * median(np.abs(rest))
     level = 3 * MEDIAN * spread / np.sqrt(times.size)
     centre = float(np.mean(times - times[0]))
     far = max(abs(float(end - times[0]) - centre) for end in span)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, Bool
+from commtrace.arrays import NULL, Bool, distinct
 from commtrace.diagnosis import Note
 from commtrace.packed import PackedColumns, pack
 from commtrace.reader.recordings import host, window
@@ -66,7 +66,7 @@ def _whole(part: RankTrace, common: _Window) -> Bool:
 def _cut(part: RankTrace, common: _Window) -> RankTrace:
     """What ends within that time, from where that begins on; steps that it cuts are none."""
     steps: Any = part.columns["steps"]
-    known = np.unique(steps["step"][_whole(part, common)])
+    known = distinct(steps["step"][_whole(part, common)])
     columns = {
         name: _within(its, common, known) if "duration_ns" in its else its
         for name, its in part.columns.items()

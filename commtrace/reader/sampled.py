@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from commtrace.arrays import distinct
+from commtrace.quantiles import median
 from commtrace.reader.json.events import Scan
 from commtrace.units import counted
 
@@ -27,11 +29,11 @@ def sampled(scan: Scan) -> str | None:
 
 def _of_gpu_calls(scan: Scan) -> str | None:
     numbers = np.concatenate((scan.gpu.correlation, scan.launches.correlation))
-    numbers = np.unique(numbers[numbers > 0])
+    numbers = distinct(numbers[numbers > 0])
     if numbers.size < _FEW:
         return None
     all_of_them = int(numbers[-1] - numbers[0]) + 1
-    if np.median(np.diff(numbers)) < _APART or numbers.size > _DENSE * all_of_them:
+    if median(np.diff(numbers)) < _APART or numbers.size > _DENSE * all_of_them:
         return None
     return (
         f"its calls of the GPU's runtime are numbered (correlation), and {numbers.size:,} of "

@@ -21,6 +21,7 @@ from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._at_once import DIMENSION
 from commtrace.rules._between_hosts import large_operations
 from commtrace.table import Coded, Rows
@@ -142,7 +143,7 @@ def _displacing_none(run: Measures, dimension: str) -> _AcrossHosts | None:
     free = all(len(members(name)) == every for name in others)
     if not free or not _fits(run, known, mine, mine):
         return None
-    far_gb_s = float(np.median(known.floats("busbw_gb_s")[mine]))
+    far_gb_s = median(known.floats("busbw_gb_s")[mine])
     if link.usual_gb_s < _FASTER * far_gb_s:
         return None
     none = known.take(np.empty(0, np.int64))
@@ -160,7 +161,7 @@ def _sharded_across_hosts(run: Measures) -> _AcrossHosts | None:
     found = _apart(run, lambda name: "shard" in name, lambda name: "replicate" in name, link)
     if found is None:
         return None
-    shards, replicas = (float(np.median(its.ints("ranks"))) for its in (found.far, found.near))
+    shards, replicas = (median(its.ints("ranks")) for its in (found.far, found.near))
     if shards == _ranks_of_a_host(run):
         return found
     more = (1 - 1 / replicas) / (1 - 1 / shards)
@@ -183,9 +184,7 @@ def _apart(
     near = spanning.of.where(is_near) & spanning.on_one
     if not near.any() or not _fits(run, known, mine, near):
         return None
-    far_gb_s, near_gb_s = (
-        float(np.median(known.floats("busbw_gb_s")[its])) for its in (mine, near)
-    )
+    far_gb_s, near_gb_s = (median(known.floats("busbw_gb_s")[its]) for its in (mine, near))
     usual, name = (link.usual_gb_s, link.name) if link else (0.0, "")
     within, link_name = max((near_gb_s, ""), (usual, name))
     if within < _FASTER * far_gb_s:

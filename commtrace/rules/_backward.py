@@ -13,6 +13,7 @@ from commtrace.metrics.rank.exposed_calls import exposed_ns, most_exposed
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.whole import has_steps
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -73,7 +74,7 @@ def hideable(run: Measures) -> Hideable | None:
     if backward is None:
         return None
     others = [int(exposed[at.get(place, [])].sum()) for place in backward]
-    return Hideable(float(np.median([*backward.values()])), float(np.median(others)))
+    return Hideable(median([*backward.values()]), median(others))
 
 
 def backward_alone_ns(run: Measures) -> dict[Device, int] | None:

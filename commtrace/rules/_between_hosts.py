@@ -16,6 +16,7 @@ from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.bandwidth import on_gpus, served
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.link_times import between_two
+from commtrace.quantiles import median
 from commtrace.table import Rows
 from commtrace.units import rate
 
@@ -73,10 +74,10 @@ def between_hosts(run: Measures, min_count: int) -> BetweenHosts | None:
     between, within = its.known.take(its.between & even), its.known.take(its.within & even)
     if min(len(between), len(within)) < max(min_count, 1):
         return None
-    slow, fast = (float(np.median(some.floats("busbw_gb_s"))) for some in (between, within))
+    slow, fast = (median(some.floats("busbw_gb_s")) for some in (between, within))
     usual = between.ints("size_bytes") * between.floats("factor") * FAR / fast
     usual += _latency_ns(between, run)
-    if np.median(between.ints("transfer_ns") / usual) < 1:
+    if median(between.ints("transfer_ns") / usual) < 1:
         return None
     return BetweenHosts(between, slow, fast, usual)
 
@@ -109,7 +110,7 @@ def to_compare(run: Measures, op: str) -> str:
     speed, mine = its.known.floats("busbw_gb_s"), its.known.coded("op").being(op)
     between, within = speed[its.between & mine], speed[its.within]
     if between.size and within.size:
-        slow, fast = float(np.median(between)), float(np.median(within))
+        slow, fast = median(between), median(within)
         if fast >= FAR * slow:
             return (
                 f"; between hosts it runs at {rate(slow)} GB/s, others within a host at "
@@ -118,7 +119,7 @@ def to_compare(run: Measures, op: str) -> str:
     on_links = speed[mine & on_gpus(its.known, run)]
     if not on_links.size:
         return ""
-    usual = rate(float(np.median(on_links)))
+    usual = rate(median(on_links))
     return f"; {op} has {usual} GB/s (busbw): compare with nccl-tests on these GPUs"
 
 

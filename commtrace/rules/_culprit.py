@@ -26,6 +26,7 @@ from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
+from commtrace.quantiles import median
 from commtrace.rules._advice import advice, in_the_mean
 from commtrace.rules._uneven import bytes_cost_more, if_even_too
 from commtrace.units import clean, counted, ms, numbered
@@ -197,11 +198,11 @@ def _operations(run: Measures, culprit: Culprit) -> Int64:
 def _evidence(culprit: Culprit, run: Measures, min_step_share: float) -> Iterator[Evidence]:
     chance = CHANCE if culprit.more is None else CHANCE_IF_COUNTED
     typical_ns = culprit.steps_ns if culprit.instead_ns is None else culprit.instead_ns
-    typical = float(np.median(typical_ns))
+    typical = median(typical_ns)
     part = part_of_time(run)
     yield Evidence(f"saved per {part} if typical, median", typical, "ns", 2 * culprit.noise_ns)
     if culprit.shared:
-        shared = float(np.median(culprit.steps_ns))
+        shared = median(culprit.steps_ns)
         of = "ranks" if culprit.graded else "stages"
         yield Evidence(f"saved per {part} if all {of} do as much, median", shared, "ns")
     yield Evidence(

@@ -9,6 +9,7 @@ import numpy as np
 
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import Evidence
+from commtrace.quantiles import median
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ __all__ = ["counts", "factors", "in_words", "ruled_out", "source", "spread"]
 def factors(pair: Pair, once: Reference) -> dict[str, float]:
     """What the ratio is the product of; medians over the instances."""
     whole, first, gaps, second = map(pair.times.ints, ("time", "first", "gap", "second"))
-    time, gap = float(np.median(whole)), float(np.median(gaps))
-    waiting = float(np.median(whole - first - gaps - second))
+    time, gap = median(whole), median(gaps)
+    waiting = median(whole - first - gaps - second)
     working = max(time - gap, 1.0)
     factors = {
         # Where nothing beside it shows the tensor's size, its bytes are the pair's by assumption.
@@ -79,7 +80,7 @@ def spread(pair: Pair, once: Reference) -> Iterator[Evidence]:
             "time of the pair, lower quartile", float(np.percentile(time, 25)) / 1e6, "ms"
         )
         yield Evidence("all_reduce, upper quartile", once.upper_ns / 1e6, "ms")
-        yield Evidence("cold start: first by median", float(time[0] / np.median(time)), "x")
+        yield Evidence("cold start: first by median", float(time[0] / median(time)), "x")
 
 
 def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
@@ -90,7 +91,7 @@ def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
         else "sharding: nothing that could have used the shards ran between the two"
     )
     times, first, gaps, second = map(pair.times.ints, ("time", "first", "gap", "second"))
-    time, gap = float(np.median(times)), float(np.median(gaps))
+    time, gap = median(times), median(gaps)
     ratio = time / once.time_ns
     n = pair.group_size
     pipelining = n / (n - 1)
@@ -103,7 +104,7 @@ def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
     if gap < 0.05 * (time - once.time_ns):
         share = 100 * gap / (time - once.time_ns)
         yield f"launch gap: {ms(gap)}, {share:.{2 if share < 9.5 else 3}g} % of the excess"
-    waiting = time - gap - float(np.median(first + second))
+    waiting = time - gap - median(first + second)
     if ranks > 1 and waiting < 0.05 * (time - once.time_ns):
         yield "waiting: the ranks come to the second operation together"
     if len(pair.times) > 2:

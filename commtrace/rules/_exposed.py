@@ -10,6 +10,7 @@ from msgspec import Struct
 from commtrace.arrays import NULL, Int64, codes, first_rows, sums
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.whole import has_steps, whole
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -45,8 +46,8 @@ def exposed_in_all_ns(run: Measures, found: Devices) -> float:
     Else in the whole run, as the table of devices has it.
     """
     if whole(run).in_steps:
-        return float(np.median(found.exposed_ns))
-    return float(np.median(_communicating(devices(run)).ints("exposed_communication_ns")))
+        return median(found.exposed_ns)
+    return median(_communicating(devices(run)).ints("exposed_communication_ns"))
 
 
 def _communicating(devices: Rows) -> Rows:

@@ -9,6 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, codes, distinct
 from commtrace.comms import TO_ROOT
 from commtrace.metrics.run.joined_rows import joined_rows
+from commtrace.quantiles import median
 from commtrace.units import size
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _instead(collected: Rows, answers: Rows, root: int) -> str:
     if not known or sent.sum() > _LITTLE * gathered.sum():
         return ""
     return (
-        f"of {size(int(np.median(gathered)))} that it gathers rank {root} makes "
-        f"{size(int(np.median(sent)))} for all: let every rank reduce its own part, and "
+        f"of {size(int(median(gathered)))} that it gathers rank {root} makes "
+        f"{size(int(median(sent)))} for all: let every rank reduce its own part, and "
         "all_reduce that"
     )

@@ -20,6 +20,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import mended_lags
 from commtrace.metrics.rank.exposed_calls import most_exposed, rows_of_operation
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._at_once import beside_compute, needed_at_once
 from commtrace.rules._backward import backward_alone_ns
 from commtrace.rules._overlapped import gathers_parameters, of_gradients_late
@@ -67,7 +68,7 @@ def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tup
     backward = backward_alone_ns(run) if rows.size else None
     if backward is None:
         return 0.0, 0
-    most = min(gain, float(np.median([*backward.values()])))
+    most = min(gain, median([*backward.values()]))
     which = np.isin(run_graph(run).calls.row, rows)
 
     def hidden(lag_ns: Lags) -> float:

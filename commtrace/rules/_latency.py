@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, quantiles
+from commtrace.arrays import NULL, Bool, Float64, Int64
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.group_hosts import host_count
+from commtrace.quantiles import quantiles
 from commtrace.table import Rows
 from commtrace.topology import usual_link
 

@@ -12,6 +12,7 @@ from commtrace.comms import EVEN, members
 from commtrace.expect import Link, nccl_latency_ns, pcie
 from commtrace.metrics.run.bandwidth import hidden
 from commtrace.metrics.run.group_hosts import host_count
+from commtrace.quantiles import median
 from commtrace.topology import gpu_name, linked_alike, uniform_link, usual_link
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ class Way(Struct, frozen=True):
 
     def is_slow(self, some: Rows, run: Measures) -> bool:
         """Whether these, all of one kind in one group, take too long."""
-        busbw = np.median(some.floats("busbw_gb_s"))
+        busbw = median(some.floats("busbw_gb_s"))
         if busbw < self.least_gb_s:
             return True
-        return bool(busbw < self.most_gb_s and np.median(hidden(some, run)) < ALONE)
+        return bool(busbw < self.most_gb_s and median(hidden(some, run)) < ALONE)
 
     def is_fast(self, some: Rows) -> bool:
         """Whether these show that the link is there."""
-        return bool(np.median(some.floats("busbw_gb_s")) >= self.half_gb_s)
+        return bool(median(some.floats("busbw_gb_s")) >= self.half_gb_s)
 
     def assumed(self, busbw: float) -> str:
         """That the link is assumed, and why; empty if it is recorded."""
@@ -99,7 +100,7 @@ def way_of(run: Measures, some: Rows, max_share: float) -> Way | None:
     if nvlink is None or card is None:
         return None
     latency = nccl_latency_ns(op, ranks, protocol="Simple")
-    moved = float(np.median(some.ints("size_bytes") * some.floats("factor")))
+    moved = median(some.ints("size_bytes") * some.floats("factor"))
     half = max_share * moved / (moved / nvlink.usual_gb_s + latency)
     alike = linked_alike(gpu, ranks)
     return Way(nvlink, min(half, card.usual_gb_s), half, alike, latency, gpu, card)

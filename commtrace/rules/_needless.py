@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, codes, first_rows
 from commtrace.diagnosis import Evidence
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.table import Rows
@@ -40,7 +41,7 @@ def accumulated(needless: Rows) -> Said:
         "gradients are reduced after every micro-batch",
         Evidence(
             "micro-batches that reduce",
-            float(np.median(needless.ints("micro_batches"))),
+            median(needless.ints("micro_batches")),
             "micro-batches",
             1,
         ),
@@ -94,7 +95,7 @@ def at_messages(needless: Rows) -> Said:
 def twice(needless: Rows) -> Said:
     return Said(
         "the same bytes seem to be reduced twice, over a group and then within it",
-        Evidence("size", float(np.median(needless.ints("size_bytes"))) / 1e6, "MB"),
+        Evidence("size", median(needless.ints("size_bytes")) / 1e6, "MB"),
         ("new values: nothing that could have changed them ran in between",),
         "reduce over the larger group once, if both reduce the same tensor",
         "low",
@@ -137,7 +138,7 @@ def sent_again(needless: Rows) -> Said:
 def sent_always(needless: Rows) -> Said:
     step = codes(needless.ints("rank"), needless.ints("step"))
     once = first_rows(codes(step, needless.ints("operation")))
-    parts = np.median(np.bincount(step[once]))
+    parts = median(np.bincount(step[once]))
     return Said(
         f"one rank sends the same {parts:.0f} tensors in every step, constants it seems",
         Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
@@ -151,7 +152,7 @@ def regathered(needless: Rows) -> Said:
     step = codes(needless.ints("rank"), needless.ints("step"))
     return Said(
         "the same parameters are gathered again and again in a step, though nothing updates them",
-        Evidence("gathered again", float(np.median(np.bincount(step))), "times a step", 0),
+        Evidence("gathered again", median(np.bincount(step)), "times a step", 0),
         ("parameters that changed: each is reduced, for an update, once in all of these",),
         "keep them, if memory has room: set_reshard_after_backward(False) for all micro-batches "
         "but the last and reshard_after_forward=False; with FSDP1 SHARD_GRAD_OP within no_sync(); "
@@ -165,7 +166,7 @@ def whole(needless: Rows) -> Said:
     step = codes(needless.ints("rank"), needless.ints("step"))
     return Said(
         "parameters or gradients are gathered whole, one by one, beside what FSDP gathers",
-        Evidence("gathered whole", float(np.median(np.bincount(step))), "times a step", 0),
+        Evidence("gathered whole", median(np.bincount(step)), "times a step", 0),
         ("activations: in all these have as many elements as the gradients",),
         "take norms and statistics of what each rank keeps, and all_reduce the numbers "
         "(clip_grad_norm_ does); save what each keeps (torch.distributed.checkpoint); look at "

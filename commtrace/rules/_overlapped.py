@@ -12,6 +12,7 @@ from commtrace.metrics.rank.exposed_calls import Called, exposed_ns, rows_of_ope
 from commtrace.metrics.rank.phases import launching_threads, phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.whole import has_steps
+from commtrace.quantiles import median
 from commtrace.rules._at_once import is_hidden, whose
 from commtrace.rules._backward import REDUCTIONS, of_backward
 from commtrace.rules._less import OF_SHARDS, fused, in_half, sharded, small
@@ -214,7 +215,7 @@ def of_gradients_late(run: Measures, op: str) -> bool:
         return False
     its = run.rows("collectives", rows)
     size, step = its.ints("size_bytes").clip(min=0), codes(its.ints("rank"), its.ints("step"))
-    if not rows.size or np.median(np.bincount(step, size)) < _GRADIENTS_BYTES:
+    if not rows.size or median(np.bincount(step, size)) < _GRADIENTS_BYTES:
         return False
     return starts_late(run, rows)
 
@@ -229,7 +230,7 @@ def _left(run: Measures, rows: Int64) -> str:
             f" already{one if share > _ONE_BUCKET else ''}; what is left is exposed after backward"
         )
     if np.bincount(codes(calls.ints("rank"), calls.ints("step"))).max() == 1:
-        size = mb(float(np.median(calls.ints("size_bytes"))))
+        size = mb(median(calls.ints("size_bytes")))
         return f", but there is one a step, of {size}, when backward is over"
     return (
         ", but all start when backward is over, none as its gradients are ready (Megatron-LM: "
@@ -245,7 +246,7 @@ def _largest(calls: Rows) -> tuple[float, float]:
     step, size = codes(its.ints("rank"), its.ints("step")), its.ints("size_bytes")
     largest = np.zeros(int(step.max()) + 1, np.int64)
     np.maximum.at(largest, step, size)
-    return float(np.median(largest / np.bincount(step, size))), float(np.median(largest))
+    return median(largest / np.bincount(step, size)), median(largest)
 
 
 def _options(run: Measures, op: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commtrace.metrics.rank.copies import copies
+from commtrace.quantiles import median
 from commtrace.units import rate
 
 if TYPE_CHECKING:
@@ -43,9 +42,9 @@ def of_copies(run: Measures, ranks: tuple[int, ...]) -> str:
     alike = (row for row in every if all(row[name] == its[name] for name in ("kind", "memory")))
     rates = [row["gb_s_busy"] for row in alike if row["rank"] not in ranks]
     known = [gb_s for gb_s in (its["gb_s_busy"], *rates) if gb_s is not None]
-    if len(known) < 1 + len(rates) or not rates or np.median(rates) < _SLOWER * known[0]:
+    if len(known) < 1 + len(rates) or not rates or median(rates) < _SLOWER * known[0]:
         return _BESIDE if its["kind"] == "DtoH" else f"prefetch, or {_BESIDE}"
     return (
         f"its {its['kind']} copies, pinned, make {rate(known[0])} GB/s, the others' "
-        f"{rate(float(np.median(rates)))} GB/s: {_SLOW_LINK}"
+        f"{rate(median(rates))} GB/s: {_SLOW_LINK}"
     )

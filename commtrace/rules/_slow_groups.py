@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, quantiles, rows_by
+from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, rows_by
 from commtrace.comms import EVEN, members
 from commtrace.metrics.run.bandwidth import on_gpus, served
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.quantiles import median, quantiles
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ def _siblings(run: Measures, min_count: int) -> _Siblings:
 def _standing_out(its: _Siblings, run: Measures, min_ratio: float) -> SlowGroups | None:
     """The slowest of a family, or few of them, whom no other is nearly as slow as."""
     group, relative = its.operations.coded("communicator"), its.relative
-    level = {name: float(np.median(relative[at])) for (name,), at in rows_by(group).items()}
-    usual = float(np.median([*level.values()]) if len(level) > _PAIR else min(level.values()))
+    level = {name: median(relative[at]) for (name,), at in rows_by(group).items()}
+    usual = float(median([*level.values()]) if len(level) > _PAIR else min(level.values()))
     least = usual + _NEARLY * (max(level.values()) - usual)
     slow = tuple(name for name, its_level in level.items() if its_level > least)
     of_slow = group.where(slow.__contains__)
@@ -130,7 +131,7 @@ def _standing_out(its: _Siblings, run: Measures, min_ratio: float) -> SlowGroups
     few = 0 < len(slow) <= max(1, _FEW * len(level))
     if not few or np.quantile(above, 0.25) <= np.quantile(below, 0.75):
         return None
-    ratio = float(np.median(above) / np.median(below))
+    ratio = float(median(above) / median(below))
     if ratio < min_ratio:
         return None
     operations, rest = its.operations.take(of_slow), its.operations.take(~of_slow)

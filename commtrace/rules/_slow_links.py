@@ -19,6 +19,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.link_times import between_two, link_times
+from commtrace.quantiles import median
 from commtrace.rules._between_hosts import between_hosts
 from commtrace.table import Rows
 from commtrace.units import counted
@@ -75,7 +76,7 @@ def slow_transfers(run: Measures, min_count: int, min_ratio: float) -> SlowTrans
     pair = codes(known.ints("sender"), known.ints("receiver"))
     count = sums(pair, known.ints("count"), pair.size)
     known = known.take(count[pair] >= min_count)
-    level = {pair: float(np.median(its)) for pair, its in by_pair(known).items()}
+    level = {pair: median(its) for pair, its in by_pair(known).items()}
     if len(level) < 3:
         raise too_few(
             len(level), "pair", 3, f"of ranks with {counted(min_count, 'transfer')} or more"
@@ -88,7 +89,7 @@ def slow_transfers(run: Measures, min_count: int, min_ratio: float) -> SlowTrans
     rest = known.take(_of(known, link.rest) if link.rest else ~_of(known, [*link.slow, *back]))
     if not len(rest) or not _separate(slow, rest) or not _steady(slow):
         return None
-    ratio = float(np.median(slow.floats("relative")) / np.median(rest.floats("relative")))
+    ratio = float(median(slow.floats("relative")) / median(rest.floats("relative")))
     if ratio < min_ratio:
         return None
     transfers = between_two(run)
@@ -158,7 +159,7 @@ def _standing_out(level: Mapping[Pair, float], run: Measures, *, waits: bool) ->
     rest = [level[pair] for pair in pairs if pair not in (first, first[::-1])]
     if not rest:
         return None
-    usual = float(np.median(rest))
+    usual = median(rest)
     ratio = level[first] / usual
     least = usual * (1 + (ratio - 1) * (_WAITED if waits else _NEARLY))
     half = [pair for pair in pairs if level[pair] > least]
@@ -255,4 +256,4 @@ def _separate(slow: Rows, rest: Rows) -> bool:
 def _steady(slow: Rows) -> bool:
     """Whether what threads move is never much faster than usual; what GPUs move may be."""
     each = by_pair(slow.take(slow.flags("by_cpu"))).values()
-    return all(np.quantile(times, 0.1) >= _STEADY * np.median(times) for times in each)
+    return all(np.quantile(times, 0.1) >= _STEADY * median(times) for times in each)

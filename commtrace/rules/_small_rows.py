@@ -18,6 +18,7 @@ from commtrace.metrics.rank.activity import device_work
 from commtrace.metrics.run.bandwidth import on_gpus
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median
 from commtrace.rules._latency import Latency, Served
 from commtrace.table import Rows
 
@@ -68,7 +69,7 @@ def small_rows(
     saved = of_row.took_ns - known.ns - of_row.moving_ns
     in_rows = small.take(several[row])
     joining = in_rows.operations
-    share = min(known.ns / float(np.median(in_rows.typical_ns)), 1.0)
+    share = min(known.ns / median(in_rows.typical_ns), 1.0)
     mean_ns = float(of_row.took_ns[several].sum()) / len(joining)
     return SmallRows(
         joining,

@@ -12,6 +12,7 @@ from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.metrics.run.sequences import elements
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median
 from commtrace.rules._latency import Latency, Served
 from commtrace.rules._less import sharded
 from commtrace.rules._small_rows import SmallRows
@@ -54,7 +55,7 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
         joining=small.operations,
         fewer=count,
         latency=known,
-        share=min(known.ns / float(np.median(small.typical_ns)), 1.0),
+        share=min(known.ns / median(small.typical_ns), 1.0),
         mean_ns=float(took_ns.mean()),
         estimate_ns=float(took_ns.sum()),
         in_one=without,

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import distinct
 from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, host_meanwhile
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.metrics.run.unrecorded_steps import pace
+from commtrace.quantiles import median
 from commtrace.units import cut, ms
 
 if TYPE_CHECKING:
@@ -181,11 +183,11 @@ def label_in(run: Measures, rank: int, when: Intervals, share: float = 0.5) -> s
     opens = ranges.ints("start_ns")
     inside = covered(opens, opens + length_ns, when) > 0
     usual_ns = dict[str, float]()
-    for code in np.unique(label.codes[inside]).tolist():
+    for code in distinct(label.codes[inside]).tolist():
         its = inside & (label.codes == code)
         around = union(opens[its], (opens + length_ns)[its])
         if total(intersect(around, when)) > share * total(when):
-            usual_ns[label.names[code]] = float(np.median(length_ns[its]))
+            usual_ns[label.names[code]] = median(length_ns[its])
     return min(usual_ns, key=lambda name: usual_ns[name], default=None)
 
 

@@ -11,6 +11,7 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.machines import machines
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median
 from commtrace.rules._missing_ranks import missing_ranks
 
 if TYPE_CHECKING:
@@ -75,4 +76,4 @@ def _waits(run: Measures) -> bool:
     waits_ns = exposed_waits(run).ints("exposed_wait_ns")
     known = devices(run).ints("compute_ns") != NULL
     exposed_ns = devices(run).ints("exposed_communication_ns")[known]
-    return waits_ns.size > 0 and float(np.median(waits_ns)) > _MOSTLY * float(np.median(exposed_ns))
+    return waits_ns.size > 0 and median(waits_ns) > _MOSTLY * median(exposed_ns)

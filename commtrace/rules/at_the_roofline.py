@@ -11,6 +11,7 @@ from commtrace.arrays import grouped
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
 from commtrace.topology import uniform_link
@@ -60,8 +61,8 @@ class AtTheRoofline(Rule, frozen=True):
         known = known.take(large & ~np.isnan(known.floats("factor")))
         found = []
         for some in map(known.take, grouped(known.coded("communicator"), known.coded("op"))):
-            busbw = float(np.median(some.floats("busbw_gb_s")))
-            possible = busbw <= link.peak_gb_s * np.median(some.floats("factor").clip(min=1))
+            busbw = median(some.floats("busbw_gb_s"))
+            possible = busbw <= link.peak_gb_s * median(some.floats("factor").clip(min=1))
             if not possible or busbw < self.min_share * link.usual_gb_s:
                 continue
             if worth_reporting(some.ints("transfer_ns").sum(), run, self.min_step_share):
@@ -70,8 +71,8 @@ class AtTheRoofline(Rule, frozen=True):
             yield self._finding(some, link, run)
 
     def _finding(self, some: Rows, link: Link, run: Measures) -> Finding:
-        busbw = float(np.median(some.floats("busbw_gb_s")))
-        op, size_bytes = some.coded("op").at(0), float(np.median(some.ints("size_bytes")))
+        busbw = median(some.floats("busbw_gb_s"))
+        op, size_bytes = some.coded("op").at(0), median(some.ints("size_bytes"))
         return self.finding(
             some,
             summary=(

@@ -19,6 +19,7 @@ from commtrace.metrics.run.bandwidth import hidden, on_gpus, served, streams
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._link_speed import ALONE, Way, way_of
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
@@ -144,13 +145,13 @@ class BelowLinkSpeed(Rule, frozen=True):
     def _finding(self, slow: _Slow, gain: Saving, run: Measures) -> Finding:
         its, way, link = slow.operations, slow.way, slow.way.link
         busbw, share, size_bytes = (
-            float(np.median(each))
+            median(each)
             for each in (its.floats("busbw_gb_s"), hidden(its, run), its.ints("size_bytes"))
         )
         usually = ms(float(slow.expected_ns.sum()))
         alone, assumed = share < ALONE, way.assumed(busbw)
         ranks = () if len(slow.ranks) == len(run.rows("ranks")) else tuple(slow.ranks)
-        usual = float(np.median(slow.rest.floats("busbw_gb_s"))) if len(slow.rest) else None
+        usual = median(slow.rest.floats("busbw_gb_s")) if len(slow.rest) else None
         beside = "" if usual is None else f"; others like them reached {usual:.3g} GB/s"
         return self.finding(
             its,

@@ -17,6 +17,7 @@ from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
 from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms
@@ -132,9 +133,9 @@ class ByteInflation(Rule, frozen=True):
             )
 
     def _of_sums(self, run: Measures, gathers: UsedGathers, n: int, gain: Saving) -> Finding:
-        its, summing = gathers.operations, float(np.median(gathers.then_ns))
+        its, summing = gathers.operations, median(gathers.then_ns)
         size_bytes = int(its.ints("size_bytes")[0])
-        part, time = mb(size_bytes // n), float(np.median(its.ints("transfer_ns")))
+        part, time = mb(size_bytes // n), median(its.ints("transfer_ns"))
         mine = np.isin(matched(run).matches.ints("operation"), its.ints("operation"))
         return self.finding(
             run.rows("collectives", np.flatnonzero(mine)),
@@ -165,7 +166,7 @@ class ByteInflation(Rule, frozen=True):
     def _finding(self, pair: Pair, gain: Saving) -> Finding:
         assert pair.tensor_bytes
         n, count = pair.group_size, len(pair.times)
-        time = float(np.median(pair.times.ints("time")))
+        time = median(pair.times.ints("time"))
         sent = pair.size_bytes * 2 * (bus_factor("all_gather", n) or 0)
         return self.finding(
             (pair.times.ints("start"), pair.times.ints("end")),

@@ -27,6 +27,7 @@ from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import OPERATIONS, matched
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Coded, Column, Rows, Table
@@ -119,7 +120,7 @@ class ColdStart(Rule, frozen=True):
         alike = len(later) >= self.others or len(larger := _larger(times, first)) < self.others
         later = later if alike else larger
         time, sure = later.floats("time_ns"), numbered and alike
-        usual = max(float(np.median(time)), 1.0) if len(later) else 0.0
+        usual = max(median(time), 1.0) if len(later) else 0.0
         times_slower = self.slower if sure else max(self.slower, _FAR_SLOWER)
         least = max(times_slower * usual, time.max(initial=0))
         cold = first.take(first.floats("time_ns") > least)
@@ -130,7 +131,7 @@ class ColdStart(Rule, frozen=True):
         cold, later = its.cold, its.later
         more = cold.floats("time_ns") - its.usual_ns
         estimate = wall_ns(cold.ints("last_end_ns"), more)
-        usually_ns = float(np.median(later.ints("transfer_ns"))) if len(later) else np.inf
+        usually_ns = median(later.ints("transfer_ns")) if len(later) else np.inf
         less = cold.ints("transfer_ns") - usually_ns
         if less.sum() < _MOSTLY * more.sum():
             return Saving(estimate, why="knows nothing of the host's call, which took most of it")
@@ -139,7 +140,7 @@ class ColdStart(Rule, frozen=True):
     def _finding(self, run: Measures, its: _Cold, gain: Saving) -> Finding:
         cold, later, usual = its.cold, its.later, its.usual_ns
         op = cold.coded("op").at(0) or "operation"
-        time = float(np.median(cold.floats("time_ns")))
+        time = median(cold.floats("time_ns"))
         what = "pair" if cold.flags("is_message").any() else "group"
         groups = f"a {what}" if len(cold) == 1 else f"{len(cold)} {what}s"
         if len(cold) == 1 and what == "group":

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Float64, quantiles
+from commtrace.arrays import Float64
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.kernels_beside import covered_shares
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.metrics.run.kernels_compared import Compared, kernels_compared
 from commtrace.metrics.run.whole import profiler_steps, worth_reporting
+from commtrace.quantiles import median, quantiles
 from commtrace.rules._crowded_cores import Crowded, crowded_cores
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
@@ -218,7 +219,7 @@ def _steady_over_time(run: Measures, names: frozenset[str]) -> bool:
     """Whether the kernels that ran alone were as fast late in the run as early, on any rank."""
     every = (_kernels(run, rank, names) for rank in ranks_of(run, "kernels"))
     alone = _ALONE.rows(*(kernels.take(share == 0).columns for kernels, share in every))
-    late = alone.ints("start_ns") > np.median(alone.ints("start_ns"))
+    late = alone.ints("start_ns") > median(alone.ints("start_ns"))
     name, count = alone.coded("name").codes.astype(np.int64), len(alone.coded("name").names)
     early_ns, late_ns = (
         quantiles(name[which], alone.ints("duration_ns")[which], 50, count)

@@ -20,6 +20,7 @@ from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import mb, ms
@@ -142,7 +143,7 @@ class CopyLoop(Rule, frozen=True):
     def _finding(self, found: _Stalls, gain: Saving, run: Measures) -> Finding:
         line, kinds = found.line, {str(kind) for kind in found.line.kind[found.copies]}
         sizes = line.size_bytes[found.copies]
-        size = mb(np.median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
+        size = mb(median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
         way = " and ".join(_WAY[kind] for kind in sorted(kinds)) + " the host"
         each, least = found.idle_ns / found.count, self.min_copies
         share = share_pct(gain.cost_ns, run)
@@ -285,7 +286,7 @@ def _last_of_each(line: Timeline, copies: Bool, begins: Int64) -> Bool:
 def _usual_ns(line: Timeline) -> float:
     """The median gap before work that has no copy from or to the host next to it."""
     gaps = line.idle_ns[~(line.with_host | behind(line.with_host))]
-    return float(np.median(gaps)) if gaps.size else 0.0
+    return median(gaps) if gaps.size else 0.0
 
 
 def _on_host(line: Timeline, run: Measures, *, since: str) -> Intervals:

@@ -17,6 +17,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
 from commtrace.metrics.run.sums_by_hand import sums_by_hand
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._by_hand import (
     advice,
     and_flat,
@@ -231,7 +232,7 @@ def _alike(run: Measures, pair: Pair) -> int:
 
 
 def _median(pair: Pair, time: str) -> float:
-    return float(np.median(pair.times.ints(time)))
+    return median(pair.times.ints(time))
 
 
 def _clear(pair: Pair, once: Reference) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, codes, grouped, quantiles
+from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import Evidence, Finding, too_few
@@ -16,6 +16,7 @@ from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typic
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median, quantiles
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -99,13 +100,13 @@ class DegradedLink(Rule, frozen=True):
         if not known.size:
             return
         before, after, slow = some.take(slice(at)), some.take(known), transfer[known] / base[known]
-        ratio = float(np.median(slow))
+        ratio = median(slow)
         separate = np.quantile(slow, 0.1) > np.quantile(transfer[:at] / base[:at], 0.9)
         if not (separate and ratio >= self.min_ratio):
             return
         its, slower = after.operations, (transfer[known] - base[known]).clip(min=0)
         gain = of_transfers(run, its, slower, felt_ns(its, slower, run), self.min_step_share)
-        more_compute = float(np.median(after.hidden) - np.median(before.hidden))
+        more_compute = float(median(after.hidden) - median(before.hidden))
         if more_compute > 0.2 or not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
         since, first = its.ints("first_arrival_ns")[0], some.operations.ints("first_arrival_ns")[0]

@@ -15,6 +15,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._examples import rooted
 from commtrace.rules._for_all import made_for_all
 from commtrace.rules._rule import Rule
@@ -88,19 +89,19 @@ class EarlyRoot(Rule, frozen=True):
     ) -> Finding:
         root, cost = int(early.ints("root")[0]), _cost_ns(early)
         more = "" if root in late else ", or give it a larger share of the work"
-        median = float(np.median(early.ints("wait_ns")))
+        usual = median(early.ints("wait_ns"))
         return self.finding(
             early,
             summary=(
                 f"root rank {root} is first to {len(early)} of its {operations} reduces or gathers "
-                f"and waits {ms(median)} for the next rank: {ms(cost)} in all"
+                f"and waits {ms(usual)} for the next rank: {ms(cost)} in all"
             ),
             ranks=(root,),
             cost_ns=cost,
             evidence=(
                 Evidence("operations whose root was first", len(early), "operations"),
                 Evidence("chance of that, corrected", p_value, "probability", _SIGNIFICANT),
-                Evidence("median wait of the root", median, "ns"),
+                Evidence("median wait of the root", usual, "ns"),
             ),
             ruled_out=("clock error: only waits above three times the clocks' error are counted",),
             advice=(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, codes, grouped, quantiles
+from commtrace.arrays import NULL, Float64, Int64, codes, grouped
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.quantiles import median, quantiles
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows, joined
@@ -73,7 +74,7 @@ class EmulatedOperation(Rule, frozen=True):
         self, rows: Rows, times: Int64, natively: Float64, excess: float, gain: Saving
     ) -> Finding:
         op, executed = (rows.coded(name).at(0) for name in ("op", "executed"))
-        time = float(np.median(times))
+        time = median(times)
         return self.finding(
             rows,
             summary=(
@@ -84,7 +85,7 @@ class EmulatedOperation(Rule, frozen=True):
             evidence=(
                 Evidence("bytes moved by those of a native operation", excess, "x", 1.0),
                 Evidence(f"time, median of {len(times)}", time / 1e6, "ms"),
-                Evidence("a native one, by its bytes", float(np.median(natively)) / 1e6, "ms"),
+                Evidence("a native one, by its bytes", median(natively) / 1e6, "ms"),
             ),
             ruled_out=(f"a slow {op}: the trace shows {executed} running under the call",),
             advice=_advice(rows, str(op), str(executed)),

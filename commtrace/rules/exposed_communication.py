@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commtrace.arrays import Int64, distinct
 from commtrace.causal.run.replayable import replayable
 from commtrace.causal.savings import Saving, of_unrecorded
@@ -16,6 +14,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream
 from commtrace.rules._backward import Hideable, hideable
@@ -97,7 +96,7 @@ class ExposedCommunication(Rule, frozen=True):
         if (turned := self._turned(found, run)) is not None:
             yield turned
             return
-        could = float(np.median(found.gain_ns))
+        could = median(found.gain_ns)
         behind = hideable(run) if self._is_much(could, run) else None
         gain, on_top = could if behind is None else min(could, behind.total_ns), None
         is_tried = replayable(run) and self._is_much(gain, run)
@@ -110,8 +109,8 @@ class ExposedCommunication(Rule, frozen=True):
         if replayable(run) and self._is_much(could, run):
             late, then = beside_backward_ns(run, could, self.min_step_share)
             gain, on_top = (late, then) if late > gain else (gain, on_top)
-        hidden = 100 * float(np.median(1 - found.exposed_ns / found.communication_ns))
-        exposed = float(np.median(found.exposed_ns))
+        hidden = 100 * median(1 - found.exposed_ns / found.communication_ns)
+        exposed = median(found.exposed_ns)
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and self._is_much(gain, run):
             yield self._finding(found, Saving(round(gain), on_top), hidden, run)
@@ -143,7 +142,7 @@ class ExposedCommunication(Rule, frozen=True):
         """What hiding so much saves in the replayed run, as far as cores are idle; and on top."""
         if beside_full_cores:
             asleep = asleep_ns(run)  # no recording may say it
-            gain_ns = min(gain_ns, float(np.median([*asleep.values()])) if asleep else 0.0)
+            gain_ns = min(gain_ns, median([*asleep.values()]) if asleep else 0.0)
         on_top: int | None = None
         if self._is_much(gain_ns, run):
             gain_ns, on_top = hidden_ns(run, gain_ns, self.min_step_share)
@@ -157,7 +156,7 @@ class ExposedCommunication(Rule, frozen=True):
         """Whether there is compute worth hiding behind, beside communication or not."""
         compute_ns = found.free_ns + found.communication_ns - found.exposed_ns
         share = compute_ns / found.exposed_ns.clip(min=1)
-        return 100 * float(np.median(share)) >= self.min_hideable_pct
+        return 100 * median(share) >= self.min_hideable_pct
 
     def _at_once(self, found: Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result: nothing tells what is saved."""
@@ -271,7 +270,7 @@ class ExposedCommunication(Rule, frozen=True):
             saving=gain,
             evidence=(
                 Evidence("exposed communication", exposed, "ns"),
-                Evidence("compute without communication", float(np.median(found.free_ns)), "ns"),
+                Evidence("compute without communication", median(found.free_ns), "ns"),
                 Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
                 Evidence("communication that is hidden", hidden, "%", self.hidden_pct),
                 Evidence(f"share of {op} in what is exposed", part, "%"),
@@ -321,7 +320,7 @@ def _is_bound(found: Devices) -> bool:
     overlapped_ns = found.communication_ns - found.exposed_ns
     nearly_all = _NEARLY_ALL * (found.free_ns + overlapped_ns) <= overlapped_ns
     much = 2 * (found.free_ns + overlapped_ns) >= found.exposed_ns
-    return bool(np.median(nearly_all & much) > 0)
+    return bool(median(nearly_all & much) > 0)
 
 
 def _each(found: Devices) -> str:

@@ -23,6 +23,7 @@ from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_device, rows_
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._at_once import needed_at_once
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
@@ -123,8 +124,8 @@ class FalseOverlap(Rule, frozen=True):
                     "operations",
                     self.min_operations,
                 ),
-                Evidence("median time blocked", float(np.median(blocked.blocked_ns)), "ns"),
-                Evidence("compute right after them", float(np.median(blocked.behind_ns)), "ns"),
+                Evidence("median time blocked", median(blocked.blocked_ns), "ns"),
+                Evidence("compute right after them", median(blocked.behind_ns), "ns"),
                 Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
             ),
             ruled_out=(
@@ -203,7 +204,7 @@ class _Calls(Struct, frozen=True, eq=False):
         rank = numbered(self.rows.ints("rank"))
         each = np.minimum(self.blocked_ns, self.behind_ns)
         gained = sums(rank, each, first_rows(rank).size)
-        return float(np.median(gained)) if gained.size else 0.0
+        return median(gained) if gained.size else 0.0
 
 
 def _moved(run: Measures, blocked: _Calls) -> Edit:

@@ -22,6 +22,7 @@ from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.group_dimensions import dimension_of, dimensions_of
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._at_once import beside_compute
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import BASE_NS, Tiny
@@ -93,7 +94,7 @@ class HeadOfLine(Rule, frozen=True):
         calls, blockers = stuck.calls(run), run.rows("collectives", stuck.blocker)
         count, start_ns, op = len(calls), calls.ints("start_ns"), calls.coded("op").at(0)
         blocker, cost = blockers.coded("op").at(0), gain.cost_ns
-        queued = float(np.median(start_ns - stuck.ready_ns))
+        queued = median(start_ns - stuck.ready_ns)
         share = share_pct(cost, run)
         wait = "waits" if count == 1 else "wait"
         group, other = (its.coded("group").at(0) for its in (calls, blockers))

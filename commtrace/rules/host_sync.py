@@ -17,6 +17,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, step_count, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._device_calls import DEVICE, MEMORY, DeviceCalls, end_ns, not_called
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
@@ -239,7 +240,7 @@ def _blocked(
     """When the host unblocked, how often a copy shows why, and the idle time behind it all."""
     launches = np.sort(line.launch_ns)
     intervals = np.diff(launches)
-    usual = float(np.median(intervals[intervals > 0])) if (intervals > 0).any() else 0.0
+    usual = median(intervals[intervals > 0]) if (intervals > 0).any() else 0.0
     launch, done = calls.launch_ns, calls.end_ns
     read, read_launch = _read(launch, done, to_host, resume_ns)
     after = np.where(read, read_launch, launch)

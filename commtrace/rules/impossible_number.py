@@ -13,6 +13,7 @@ from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import pcie
 from commtrace.metrics.run.bandwidth import served, streams
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -148,8 +149,8 @@ class ImpossibleNumber(Rule, frozen=True):
         where: str = "",
         ranks: tuple[int, ...] = (),
     ) -> Finding:
-        gb_s, peak, count = float(np.median(some.gb_s)), float(some.peak_gb_s[0]), len(some.rows)
-        size, took = (float(np.median(its)) for its in (some.rows.ints("size_bytes"), some.took_ns))
+        gb_s, peak, count = median(some.gb_s), float(some.peak_gb_s[0]), len(some.rows)
+        size, took = (median(its) for its in (some.rows.ints("size_bytes"), some.took_ns))
         return self.finding(
             some.rows,
             summary=(
@@ -186,7 +187,7 @@ class ImpossibleNumber(Rule, frozen=True):
 def _where(copies: Rows) -> str:
     """Between which ends copies are: of one way these, else the ranks that make them."""
     ends = [copies.coded(name) for name in _ENDS]
-    if np.unique(codes(*ends)).size == 1:
+    if distinct(codes(*ends)).size == 1:
         source, destination = (end.at(0) for end in ends)
         return f" {source} → {destination}"
     return f" of {numbered('rank', distinct(copies.ints('rank')).tolist())}"

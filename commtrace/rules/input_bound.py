@@ -13,6 +13,7 @@ from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import idle_cores_ns, taken_cores
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.rules._stalls import label_in
 from commtrace.synthetic import Tiny
@@ -81,7 +82,7 @@ class InputBound(Rule, frozen=True):
         if not worth_reporting(left, run, self.min_step_share):
             return
         loads = its.steps_ns.sum(axis=1)
-        ranks = tuple(its.ranks[loads >= _AS_USUAL * np.median(loads)].tolist())
+        ranks = tuple(its.ranks[loads >= _AS_USUAL * median(loads)].tolist())
         when = loading_when(run, ranks[0])
         stalls = _stalls(each)
         label = label_in(run, ranks[0], when) or ""

@@ -30,6 +30,7 @@ from commtrace.metrics.run.whole import (
     whole,
     worth_reporting,
 )
+from commtrace.quantiles import median
 from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._culprit import HOST, OF_HOST
 from commtrace.rules._rule import Rule
@@ -199,7 +200,7 @@ def _evidence(
     """``steps`` are shorter by so much, which may be by chance with that probability."""
     part, share = part_of_time(run), share_pct(int(steps.sum()), run)
     return (
-        Evidence(f"saved per {part}, median", float(np.median(steps)), "ns"),
+        Evidence(f"saved per {part}, median", median(steps), "ns"),
         Evidence(f"chance that it is not in every {part}", p_value, "probability", most),
         Evidence(f"share {of_time(run)}", share, "%", 100 * min_step_share),
         *of_unrecorded(run),

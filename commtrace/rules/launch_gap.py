@@ -18,6 +18,7 @@ from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._at_once import mostly_needed_at_once
 from commtrace.rules._idle import (
@@ -189,7 +190,7 @@ class LaunchGap(Rule, frozen=True):
             ),
             evidence=(
                 Evidence("gaps before a late launch", len(gaps), "gaps", self.min_gaps),
-                Evidence("median gap", float(np.median(gaps)), "ns"),
+                Evidence("median gap", median(gaps), "ns"),
                 Evidence("median kernel or copy", _median(line.end_ns - line.start_ns), "ns"),
                 Evidence("of it next to a communication kernel", bordering, "ns"),
             ),
@@ -311,4 +312,4 @@ def _mostly_in(label: str | None, partly: str | None) -> str:
 
 
 def _median(times: npt.NDArray[np.int64]) -> float:
-    return float(np.median(times))
+    return median(times)

@@ -15,6 +15,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -235,7 +236,7 @@ def _reachable(copies: Rows, rank: int, kind: str, run: Measures) -> tuple[float
         for some, whose, sure in ((own, "here", confidence), (~own, "of other ranks", "medium")):
             these = pinned.take(some & of_way)
             if len(these):
-                return float(np.median(_gb_s(these))), f"pinned {way} copies {whose}", sure
+                return median(_gb_s(these)), f"pinned {way} copies {whose}", sure
     link = pcie(gpu_name(run))
     if link:
         return link.usual_gb_s, f"pinned copies over {link.name} usually", "medium"

@@ -14,6 +14,7 @@ from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.bandwidth import streams
 from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._between_hosts import FAR, BetweenHosts, between_hosts
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_groups import SlowGroups, slow_groups
@@ -231,7 +232,7 @@ def _bandwidth(name: str, its: Rows) -> tuple[Evidence, ...]:
     """The median bandwidth of operations whose bytes on the links are known; nothing of none."""
     known = its.floats("busbw_gb_s")
     known = known[~np.isnan(known)]
-    return (Evidence(name, float(np.median(known)), "GB/s"),) if known.size else ()
+    return (Evidence(name, median(known), "GB/s"),) if known.size else ()
 
 
 def _ring(took_us: dict[int, float]) -> Measures:

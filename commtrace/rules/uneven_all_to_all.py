@@ -14,6 +14,7 @@ from commtrace.causal.savings import Saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
 from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.rules._uneven import bytes_cost_more, if_even
 from commtrace.synthetic import Tiny
@@ -82,8 +83,8 @@ class UnevenAllToAll(Rule, frozen=True):
         busiest = int(np.bincount(its.busiest).argmax())
         share = 100 * float((its.busiest == busiest).mean())
         steady = share >= self.steady_pct
-        imbalance, most = float(np.median(its.imbalance)), float(np.median(its.most_bytes))
-        transfer_ns = float(np.median(its.operations.ints("transfer_ns")))
+        imbalance, most = median(its.imbalance), median(its.most_bytes)
+        transfer_ns = median(its.operations.ints("transfer_ns"))
         arrival_ns = its.operations.ints("first_arrival_ns")
         who = f"rank {busiest}" if steady else "the busiest rank (it changes)"
         alone_ns = gain.cost_ns

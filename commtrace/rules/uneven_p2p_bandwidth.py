@@ -12,6 +12,7 @@ from commtrace.causal.savings import of_copies
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.peer_copies import DevicePair, pairs, too_few_copies
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -231,7 +232,7 @@ def _together(queues: list[Intervals]) -> Intervals:
 def _ruled_out(slow: list[DevicePair], fast: DevicePair) -> tuple[str, ...]:
     worst = slow[0]
     reasons = []
-    of_worst, of_fast = (np.median(its.copies.ints("size_bytes")) for its in (worst, fast))
+    of_worst, of_fast = (median(its.copies.ints("size_bytes")) for its in (worst, fast))
     if of_worst >= of_fast:
         reasons.append("size: the slow copies are no smaller than the fast ones")
     for pair in slow[:3]:

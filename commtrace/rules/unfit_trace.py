@@ -17,6 +17,7 @@ from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, whole, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._held_up import held_up
 from commtrace.rules._missing_ranks import missing_ranks
 from commtrace.rules._rule import Rule
@@ -215,7 +216,7 @@ class UnfitTrace(Rule, frozen=True):
         error = int(found.clock.ints("error_ns").max(initial=NULL))
         if not shared.any() or error == NULL:
             return
-        typical = float(np.median(transfer_ns[shared]))
+        typical = median(transfer_ns[shared])
         if self.clock_errors * error > typical:
             yield self._finding(
                 run,
@@ -275,10 +276,10 @@ def _crawling(run: Measures) -> tuple[int, str]:
     if not slow.any():
         return 0, ""
     op, rank = calls.coded("op"), codes(calls.ints("rank")[slow])
-    time = int(np.median(sums(rank, calls.ints("duration_ns")[slow], int(rank.max()) + 1)))
+    time = int(median(sums(rank, calls.ints("duration_ns")[slow], int(rank.max()) + 1)))
     return time, (
         f", and {ms(time)} in {op.names[np.bincount(op.codes[slow]).argmax()]} at "
-        f"{np.median(gb_s[slow]):.2g} GB/s bus bandwidth, less than any link in a machine gives, "
+        f"{median(gb_s[slow]):.2g} GB/s bus bandwidth, less than any link in a machine gives, "
         "are one or the other"
     )
 

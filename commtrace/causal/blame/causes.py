@@ -22,6 +22,7 @@ from commtrace.causal.work.usual import of_the_rest
 from commtrace.diagnosis import Cause
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median, medians
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -177,9 +178,9 @@ def _others_stall(
     rest = np.delete(time, list(spikes), axis=1)
     if not rest.size:
         return None
-    stalls = time[:, list(spikes)].mean(axis=1) - np.median(rest, axis=1)
+    stalls = time[:, list(spikes)].mean(axis=1) - medians(rest, axis=1)
     mine = np.isin(every, ranks)
-    theirs = float(np.median(stalls[~mine])) if not mine.all() else 0.0
+    theirs = median(stalls[~mine]) if not mine.all() else 0.0
     return theirs if theirs >= _HALF * max(float(stalls[mine].mean()), 1.0) else None
 
 
@@ -224,7 +225,7 @@ def _awake(run: Measures, ranks: tuple[int, ...], more_ns: int) -> bool:
     asleep = asleep_ns(run)
     if asleep is None:
         return False
-    usual = float(np.median([its for rank, its in asleep.items() if rank not in ranks]))
+    usual = median([its for rank, its in asleep.items() if rank not in ranks])
     return max(asleep[rank] for rank in ranks) - usual < _MOST * more_ns
 
 

@@ -18,6 +18,7 @@ from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.segments import own_work
 from commtrace.diagnosis import Cause
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -143,7 +144,7 @@ def _part(run: Measures, culprit: Culprit, kind: int, which: Bool, steps_ns: Int
         culprit,
         saved_ns=round(culprit.saved_ns * on_top / max(culprit.on_top_ns, 1)),
         on_top_ns=on_top,
-        replayed_step_ns=culprit.replayed_step_ns + int(np.median(rest)),
+        replayed_step_ns=culprit.replayed_step_ns + int(median(rest)),
         steps_ns=steps_ns,
         cause=cause_of(run, culprit.ranks, parts),
         parts_ns=parts,

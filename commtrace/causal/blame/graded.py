@@ -15,6 +15,7 @@ from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.diagnosis import Cause
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -50,7 +51,7 @@ def together_if_graded(run: Measures, found: Sequence[Culprit]) -> Sequence[Culp
         ranks=ranks,
         saved_ns=int(steps.sum()),
         on_top_ns=int(steps.sum()),
-        replayed_step_ns=first.replayed_step_ns + int(np.median(first.steps_ns - steps)),
+        replayed_step_ns=first.replayed_step_ns + int(median(first.steps_ns - steps)),
         steps_ns=steps,
         noise_ns=max(its.noise_ns for its in found),
         p_value=max(its.p_value for its in found),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int32, Int64
+from commtrace.arrays import Float64, Int32, Int64, distinct
 from commtrace.causal.blame.done_more import DoneMore, counted_more, done_more
 from commtrace.causal.blame.search import Suspects, by_rank_and_step, least_noise_ns
 from commtrace.causal.blame.step_patterns import (
@@ -33,6 +33,7 @@ from commtrace.causal.work.cores import fight, works_more
 from commtrace.causal.work.inputs import others_in_turn
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.segments import own_work, work_on_cores
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -236,7 +237,7 @@ def _alike(beyond: Float64, saved: Int64, spikes: list[int]) -> bool:
     each = float(saved[spikes].mean())
     most, others = np.split(np.argsort(-beyond, kind="stable"), [len(spikes)])
     unsaved = beyond[others[saved[others] < _HALF * each]]
-    usual = float(np.median(unsaved)) if unsaved.size else 0.0
+    usual = median(unsaved) if unsaved.size else 0.0
     return bool(beyond[most].mean() - usual < _HALF * each)
 
 
@@ -260,5 +261,5 @@ def _in_turn(run: Measures, who: Suspects, lag_ns: Lags, stalls_ns: Float64) -> 
     in_turn = min(int(stalls.any(axis=side).sum()) for side in (0, 1))
     last = ranks[late.argmax(axis=0)][stalls.any(axis=0)]
     others = last[~np.isin(last, who.ranks)]
-    several = np.unique(others).size > 1 and others.size >= stalls_ns.size
+    several = distinct(others).size > 1 and others.size >= stalls_ns.size
     return in_turn > 1 and (several or in_turn == min(stalls.shape))

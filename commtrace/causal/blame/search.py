@@ -21,6 +21,7 @@ from commtrace.causal.replay.graph import Change, changed
 from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_work
+from commtrace.quantiles import medians
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -116,7 +117,7 @@ class Search:
         each = self.alone.steps(some)
         late = np.flatnonzero(each.sum(axis=0) > _OTHERS * steps.sum())
         each = each[:, late]
-        if late.size < 2 or (np.median(each, axis=0) <= least_noise_ns(self.run)).any():
+        if late.size < 2 or (medians(each, axis=0) <= least_noise_ns(self.run)).any():
             return None
         together = self.kind.saved([tuple(some[at] for at in late)])
         return self._suspects(ranks, steps) if together.sum() >= _AS_MUCH * each.sum() else None
@@ -148,7 +149,7 @@ class Search:
 
         def are_late(ranks: tuple[int, ...], least: float) -> bool:
             theirs = np.isin(every, ranks)
-            beyond = did - np.median(did[~theirs], axis=0)
+            beyond = did - medians(did[~theirs], axis=0)
             as_late = beyond[theirs] > least * np.maximum(beyond[at[rank]], 0)
             return bool((as_late.mean(axis=1) > _MOSTLY).all())
 

@@ -20,6 +20,7 @@ from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators, own_operators
 from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.metrics.run.stages import other_stages, stages
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -57,7 +58,7 @@ def shared_by_stages(
         it,
         saved_ns=round(float(alone.sum()) * longer),
         on_top_ns=int(saved.sum()),
-        replayed_step_ns=it.replayed_step_ns + int(np.median(it.steps_ns - saved)),
+        replayed_step_ns=it.replayed_step_ns + int(median(it.steps_ns - saved)),
         steps_ns=saved,
         instead_ns=it.steps_ns,
     )

@@ -11,6 +11,7 @@ from math import comb
 import numpy as np
 
 from commtrace.arrays import Float64, Int64
+from commtrace.quantiles import median
 
 __all__ = [
     "CHANCE",
@@ -60,7 +61,7 @@ def in_every(
         return True
     if not steps.size:
         return False
-    enough = steps.size >= MANY_STEPS or float(np.median(steps)) > least_noise_ns
+    enough = steps.size >= MANY_STEPS or median(steps) > least_noise_ns
     of_one = steps.size > 1 and steps.max() >= _NEARLY_ALL * steps[steps > 0].sum()
     return unlikely and enough and not of_one
 
@@ -82,7 +83,7 @@ def in_few(
     for count in range(max(size - 1 if few else size // 2, 1), 0, -1):
         big = steps[order[:count]]
         # Few values say little of how they scatter; what is longer than a step is none of that.
-        usual_ns = np.median(after_ns[order[count % order.size :]])
+        usual_ns = median(after_ns[order[count % order.size :]])
         apart = not few or big.min() > usual_ns
         in_turn = ordered[0] < -_TURN * big.min()
         if count > max(size // 2, 1) and (in_turn or not apart):
@@ -130,7 +131,7 @@ def since(steps: Int64, least_noise_ns: int) -> tuple[int, ...]:
 
 def steady(more: Float64, least_noise_ns: int) -> bool:
     """Whether they do more in each of several steps, beyond noise, and about as much in all."""
-    least = max(2.0 * least_noise_ns, _STEADY * float(np.median(more))) if more.size else 0.0
+    least = max(2.0 * least_noise_ns, _STEADY * median(more)) if more.size else 0.0
     return more.size > 1 and bool((more > least).all())
 
 
@@ -138,4 +139,4 @@ def scatter(values: Float64) -> float:
     """The standard deviation, as the median distance from the median has it; 0 of nothing."""
     if not values.size:
         return 0.0
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return 1.4826 * median(np.abs(values - median(values)))

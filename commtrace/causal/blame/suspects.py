@@ -42,6 +42,7 @@ from commtrace.causal.work.cores import works_more
 from commtrace.causal.work.segments import OwnWork, idle_ns, work_on_cores
 from commtrace.measures import measure
 from commtrace.metrics.run.stages import other_stages
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -195,7 +196,7 @@ def suspects_in_median(
     kind = Kind(run, lag_ns, work, critical_way(run, lag_ns), wanted, wanted_ns, "median")
     search = Search(left, least_ns, kind)
     found = search.single() or search.apart()
-    beyond = found is not None and float(np.median(found.steps_ns)) > least_noise_ns(run)
+    beyond = found is not None and median(found.steps_ns) > least_noise_ns(run)
     return [found] if found is not None and beyond else []
 
 

@@ -24,6 +24,7 @@ from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import on_hosts_of_their_own
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -76,7 +77,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         ranks=who.ranks,
         saved_ns=round(alone_ns * longer),
         on_top_ns=on_top_ns,
-        replayed_step_ns=int(np.median(before_ns - saved_ns)),
+        replayed_step_ns=int(median(before_ns - saved_ns)),
         steps_ns=np.rint(its.saved_ns * longer).astype(np.int64),
         noise_ns=its.noise_ns,
         p_value=its.p_value,

@@ -15,6 +15,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.measures import measure
 from commtrace.metrics.run.unrecorded_steps import Pace, pace
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -128,4 +129,4 @@ def _faster(run: Measures, lag_ns: Lags, factors: _Factors) -> Int64:
 
 
 def _median_step(run: Measures, lag_ns: Lags) -> float:
-    return float(np.median(step_ns(run, [lag_ns])))
+    return median(step_ns(run, [lag_ns]))

@@ -16,6 +16,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import OwnWork, own_work
 from commtrace.measures import measure
 from commtrace.metrics.run.whole import has_steps
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -285,7 +286,7 @@ def _starting_up(run: Measures) -> Bool:
     """
     its = run_graph(run)
     each = its.step_ns / np.maximum(np.bincount(its.step_of, minlength=its.step_ns.size), 1)
-    longer = each[0] > _LONGER * np.median(each)
+    longer = each[0] > _LONGER * median(each)
     first: Bool = (its.step_of == 0) & longer & (not has_steps(run))
     return first
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int64
 from commtrace.causal.rank.device_work import Work
+from commtrace.quantiles import median
 from commtrace.table import Coded, Rows
 from commtrace.trace_tables import BLOCKING_CALLS
 
@@ -33,7 +34,7 @@ def with_waits(tables: Mapping[str, Rows]) -> Mapping[str, Rows]:
     before, after = launch_ns[:-1], launch_ns[1:]
     waited = (done_ns[:-1] > before) & (done_ns[:-1] <= after)
     gap_ns = (after - before)[~waited & (after > before)]
-    usual_ns = int(np.median(gap_ns)) if gap_ns.size else 0
+    usual_ns = int(median(gap_ns)) if gap_ns.size else 0
     end_ns = done_ns[:-1][waited]
     start_ns = np.minimum(before[waited] + usual_ns, end_ns)
     thread = work.threads.values[work.thread[order[1:][waited]]]

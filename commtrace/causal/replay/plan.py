@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Int32, Int64, narrow, ranges
+from commtrace.arrays import Int32, Int64, distinct, narrow, ranges
 from commtrace.causal.replay.edge_ends import Sources, Targets
 from commtrace.causal.replay.ways import NOTHING, Later, Ways
 
@@ -46,7 +46,7 @@ class Plan:
     def _parts(self) -> list[tuple[int, int]]:
         """The chains some nodes at a time: from which head to which."""
         begins = np.arange(0, self._hung.size, _AT_ONCE, dtype=np.int32)
-        heads = np.unique(np.append(np.searchsorted(self.first, begins), self.count))
+        heads = distinct(np.append(np.searchsorted(self.first, begins), self.count))
         return list(pairwise(heads.tolist()))
 
     def behind(

@@ -15,6 +15,7 @@ from commtrace.causal.run.joins import Gaps, joins
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.run_clock import clock_offsets
 from commtrace.metrics.run.whole import profiler_steps
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -109,7 +110,7 @@ def _start(
     queued &= ended_ns[before] > mine.launch_ns[after]
     lag = dispatch.copy()
     alone = np.delete(dispatch, after[queued])
-    usual = int(np.median(alone if alone.size else dispatch))
+    usual = int(median(alone if alone.size else dispatch))
     lag[after[queued]] = np.minimum(usual, dispatch[after[queued]])
     made.edges(LAUNCH, called, started, lag)
     made.edges(QUEUE, ended[before[queued]], started[after[queued]])

@@ -24,6 +24,7 @@ from commtrace.metrics.rank.spans import rank_spans
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -147,7 +148,7 @@ class RunGraph:
     @property
     def is_cut(self) -> bool:
         """Whether much of the last step lies behind its last joint operation."""
-        return self.over_ns - int(self.end_ns[-1]) > _CUT * float(np.median(self.step_ns))
+        return self.over_ns - int(self.end_ns[-1]) > _CUT * median(self.step_ns)
 
     @property
     def step_ns(self) -> Int64:

@@ -12,6 +12,7 @@ from commtrace.intervals import intersect, total, union
 from commtrace.measures import measure
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import waits
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -35,8 +36,7 @@ def slowed_beside_waits_ns(run: Measures, ranks: tuple[int, ...]) -> float:
         return 0.0
     some = others[np.linspace(0, others.size - 1, min(others.size, _COMPARED)).astype(np.int64)]
     mine, theirs = (
-        float(np.median([_beside_waits_ns(run, rank) for rank in its]))
-        for its in (ranks, some.tolist())
+        median([_beside_waits_ns(run, rank) for rank in its]) for its in (ranks, some.tolist())
     )
     return max(theirs - mine, 0.0) * (1 - 1 / times)
 

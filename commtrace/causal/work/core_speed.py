@@ -17,6 +17,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.machines import machines
 from commtrace.metrics.run.run_clock import on_run
+from commtrace.quantiles import median, medians
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -39,9 +40,9 @@ def slower_core(run: Measures, ranks: Collection[int], steps: Sequence[int] = ()
     others = [its for rank, its in times.items() if rank not in asked and on.get(rank) in beside]
     if not mine or not others:
         return None
-    their, usual = np.mean(mine, axis=0), np.median(others, axis=0)
+    their, usual = np.mean(mine, axis=0), medians(others, axis=0)
     at = list(steps) or slice(None)
-    return float(np.median(their[at] / usual[at]))
+    return median(their[at] / usual[at])
 
 
 @measure

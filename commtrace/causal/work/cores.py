@@ -19,6 +19,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.machines import machines
 from commtrace.metrics.run.whole import profiler_steps
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -141,7 +142,7 @@ def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
     mine = np.isin(known, list(ranks))
     if not mine.any() or mine.all() or not run_graph(run).calls.on_cpu.all():
         return None
-    mean, usual = float(shares[mine].mean()), float(np.median(shares[~mine]))
+    mean, usual = float(shares[mine].mean()), median(shares[~mine])
     all_ns = float(run_graph(run).step_ns.sum())
     return Processor((mean - usual) * all_ns, mean / max(usual, 1e-9))
 

@@ -18,6 +18,7 @@ from commtrace.intervals import inside
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
 from commtrace.metrics.run.run_clock import on_run
+from commtrace.quantiles import medians
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -77,7 +78,7 @@ def _in_step(ran: list[_Ran], beside: list[Bool]) -> Iterator[tuple[Int64, Float
     often = np.stack([np.bincount(its.name, minlength=names) for its in ran])
     for its, mine, others in zip(ran, often, beside, strict=True):
         if others.any():
-            more = np.maximum(mine - np.median(often[others], axis=0), 0)
+            more = np.maximum(mine - medians(often[others], axis=0), 0)
             share = more / np.maximum(mine, 1)
             within = its.call >= 0
             yield its.call[within], (share[its.name] * its.duration_ns)[within]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, distinct, quantiles
+from commtrace.arrays import Bool, Float64, Int64, distinct
 from commtrace.causal.run.builder import DEVICES, HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.compared_with import compared_with
@@ -18,6 +18,7 @@ from commtrace.intervals import inside, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.run_clock import on_run
+from commtrace.quantiles import median, medians, quantiles
 from commtrace.table import Coded
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def own_operators(
         for some in (mine, others)
     )
     ours = np.mean([one.mean for one in theirs], axis=0)
-    typical = np.median([one.mean for one in usual], axis=0)
+    typical = medians([one.mean for one in usual], axis=0)
     if whole_steps:
         typical[_TIME] *= _times_as_long(ours, typical)
     in_step, there_more, time, _ = ours - typical
@@ -118,7 +119,7 @@ def own_operators(
     if not own.any():
         return None
     ran = np.mean([one.steps[:, own].sum(axis=1) for one in theirs], axis=0)
-    ran -= np.median([one.steps[:, own].sum(axis=1) for one in usual], axis=0)
+    ran -= medians([one.steps[:, own].sum(axis=1) for one in usual], axis=0)
     only = own & (typical[0] == 0)
     compiles = np.asarray([_COMPILES.match(name) is not None for name in names])
     longest = np.flatnonzero(own)[np.argsort(-time[own], kind="stable")][:_NAMED]
@@ -154,7 +155,7 @@ def _times_as_long(ours: Float64, typical: Float64) -> Float64:
     if matter.any():
         mine, others = ours[:, matter], typical[:, matter]
         each = (mine[_TIME] / mine[_COUNT]) / (others[_TIME] / others[_COUNT])
-        times[:] = np.median(each)
+        times[:] = median(each)
         usual = mine[_MEDIAN] / np.maximum(others[_MEDIAN], 1)
         times[matter] = np.maximum(times[matter], usual)
     return times

@@ -9,6 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, codes, first_rows, rows_of_each
 from commtrace.intervals import total, union
 from commtrace.measures import measure
+from commtrace.quantiles import median
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -66,6 +67,6 @@ def _measures(size: Int64, start: Int64, duration: Int64) -> dict[str, Any]:
         "count": size.size,
         "bytes": moved,
         "duration_ns_total": int(duration.sum()),
-        "gb_s_p50": np.median(size[rated] / duration[rated]) if rated.any() else None,
+        "gb_s_p50": median(size[rated] / duration[rated]) if rated.any() else None,
         "gb_s_busy": moved / busy if moved is not None and busy else None,
     }

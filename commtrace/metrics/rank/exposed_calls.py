@@ -12,6 +12,7 @@ from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.quantiles import median
 from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def unlaunched_ns(run: Measures) -> int:
         launch = np.minimum(launched[np.searchsorted(begun, opens)], opens)
         before = np.append(np.int64(0), closes[:-1])
         times.append(int(covered(before, np.maximum(before, launch), exposed).sum()))
-    return int(np.median(times)) if times else 0
+    return int(median(times)) if times else 0
 
 
 def _compute_kernels(run: Measures, rank: int, device: str) -> Rows:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, first_rows, quantiles
+from commtrace.arrays import NULL, Int64, codes, first_rows
 from commtrace.measures import measure
+from commtrace.quantiles import quantiles
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:

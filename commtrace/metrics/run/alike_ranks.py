@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, Int64, codes, distinct, first_rows, quantiles
+from commtrace.arrays import NULL, Float64, Int64, codes, distinct, first_rows
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.arrivals import TRUST
@@ -16,6 +16,7 @@ from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.rank_places import Places, common_place, rank_places
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps, step_count, whole
+from commtrace.quantiles import median, medians, quantiles
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -87,17 +88,17 @@ def alike_ranks(run: Measures) -> Rows:
         for group in _by_place(values, places, gathered, least)
     ]
     groups.sort(key=lambda group: (-group.size, group[0]))
-    medians = [np.rint(np.median(values[group], axis=0)).astype(np.int64) for group in groups]
+    usual = [np.rint(medians(values[group], axis=0)).astype(np.int64) for group in groups]
     table = [
         {
             "ranks": ",".join(map(str, ranks[group].tolist())),
             "count": group.size,
             "place": common_place(places, group),
             _WAIT: None,
-            **dict(zip(known, median.tolist(), strict=True)),
-            **_difference(known, median - medians[0]),
+            **dict(zip(known, its.tolist(), strict=True)),
+            **_difference(known, its - usual[0]),
         }
-        for group, median in zip(groups, medians, strict=True)
+        for group, its in zip(groups, usual, strict=True)
     ]
     table[0]["differs_in"] = None
     return ALIKE_RANKS.of_dicts([table[0], *sorted(table[1:], key=_most_first)])
@@ -134,7 +135,7 @@ def _per_step(run: Measures) -> tuple[Int64, dict[str, Float64], float]:
         name: np.bincount(place, [its[name] for its in known], ranks.size) / steps
         for name in ("span_ns", *PARTS)
     }
-    step_ns = float(np.median(times.pop("span_ns"))) if ranks.size else 0.0
+    step_ns = median(times.pop("span_ns")) if ranks.size else 0.0
     return ranks, times, step_ns
 
 
@@ -165,10 +166,10 @@ def _by_place(
     for its in places:
         occurring, at = np.unique(its.place[group], return_inverse=True)
         for part in values[group].T:
-            medians = quantiles(at, part, 50, occurring.size)
-            error = _spread(part - medians[at]) / np.sqrt(group.size / medians.size)
-            found = _classes(medians, max(least, _ERRORS * error))
-            gaps = np.diff(np.sort(medians))
+            usual = quantiles(at, part, 50, occurring.size)
+            error = _spread(part - usual[at]) / np.sqrt(group.size / usual.size)
+            found = _classes(usual, max(least, _ERRORS * error))
+            gaps = np.diff(np.sort(usual))
             if found.any() and gaps.max() > best:
                 best, classes = float(gaps.max()), found[at]
     if classes is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, codes, distinct, first_rows, nth, quantiles
+from commtrace.arrays import NULL, Bool, Float64, Int32, codes, distinct, first_rows, nth
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
@@ -18,6 +18,7 @@ from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import OPERATIONS, matched
+from commtrace.quantiles import quantiles
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:

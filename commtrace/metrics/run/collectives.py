@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, first_rows, least, most, quantiles, rows_by
+from commtrace.arrays import NULL, Int64, codes, first_rows, least, most, rows_by
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
@@ -16,6 +16,7 @@ from commtrace.metrics.run.group_dimensions import DIMENSION
 from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import quantiles
 from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:

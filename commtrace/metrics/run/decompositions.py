@@ -28,6 +28,7 @@ from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.used_between import used_between
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def reference(run: Measures, pair: Pair) -> Reference:
 
 def _expected_ns(pair: Pair) -> float:
     """By a ring's steps; where the first half ran as an all_reduce, that is one."""
-    first, second = (float(np.median(pair.times.ints(half))) for half in ("first", "second"))
+    first, second = (median(pair.times.ints(half)) for half in ("first", "second"))
     if pair.executed == "all_reduce":
         whole = first
     elif pair.first == "reduce":

@@ -12,6 +12,7 @@ from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, intersect, total, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.peer_copies import DevicePair
+from commtrace.quantiles import median
 from commtrace.topology import code, device_of, gpu_name, link, names
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Hops:
             for ends, pair in self.measured.items()
             if (count := self._nvlinks(*ends))
         ]
-        self.nvlink_gb_s = float(np.median(each)) if each else 0.0
+        self.nvlink_gb_s = median(each) if each else 0.0
 
     def gb_s(self, source: str, destination: str) -> float:
         """A hop's bandwidth; 0 where nothing is known of it."""
@@ -113,7 +114,7 @@ def _through_host(pair: DevicePair, run: Measures) -> Detour:
     link = pcie(gpu_name(run))
     confidence: Literal["medium", "low"] = "medium"
     if down.size and up.size:
-        rate, known_from = float(min(np.median(down), np.median(up))), "as pinned copies here"
+        rate, known_from = float(min(median(down), median(up))), "as pinned copies here"
     elif link:
         rate, known_from = link.usual_gb_s, f"as {link.name} usually does"
     else:

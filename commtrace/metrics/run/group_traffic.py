@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import (
-    NULL,
-    Bool,
-    Int64,
-    codes,
-    distinct,
-    first_rows,
-    least,
-    quantiles,
-    rows_by,
-)
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows, least, rows_by
 from commtrace.metrics.run.traffic_rows import traffic_rows
+from commtrace.quantiles import median, quantiles
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -176,7 +167,7 @@ def _by_all_to_alls(mine: Rows) -> str:
 def _bursts(one: Rows) -> bool:
     """Whether half of a rank's operations follow each other at once, in threes."""
     start, end = one.ints("start_ns"), one.ints("end_ns")
-    paused = start[1:] - end[:-1] > np.median(end - start) * _AT_ONCE
+    paused = start[1:] - end[:-1] > median(end - start) * _AT_ONCE
     burst = np.cumsum(np.concatenate(([0], paused)))
     return bool((np.bincount(burst)[burst] >= _BURST).mean() >= 0.5)
 
@@ -249,4 +240,4 @@ def _gathers(mine: Rows) -> float:
     scattered = mine.coded("op").being("reduce_scatter")
     first = least(place[scattered], row[scattered], int(place.max()) + 1)
     before = mine.coded("op").being("all_gather") & (row < first[place])
-    return float(np.median(np.bincount(place, before)))
+    return median(np.bincount(place, before))

@@ -13,6 +13,7 @@ from commtrace.engine import each, for_files
 from commtrace.measures import measure
 from commtrace.metrics.rank.host_meanwhile import outermost_operators
 from commtrace.metrics.rank.rank_file import file_of
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -90,7 +91,7 @@ def _in_median(ranks: Sequence[Mapping[str, _Often]]) -> dict[str, _Often]:
     for name in names:
         every = [its[name] for its in ranks]
         calls = min(its.calls for its in every)
-        found[name] = _Often(calls, float(np.median([its.time_ns for its in every])))
+        found[name] = _Often(calls, median([its.time_ns for its in every]))
     return found
 
 
@@ -103,7 +104,7 @@ def _operators(file: Path) -> dict[str, _Often]:
     ends = np.cumsum(np.bincount(name.codes, minlength=len(name.names)))
     of_each = np.split(its.duration_ns[order], ends[:-1])
     return {
-        name.names[code]: _Often(times.size, float(np.median(times)))
+        name.names[code]: _Often(times.size, median(times))
         for code, times in enumerate(of_each)
         if times.size >= _CALLS
     }

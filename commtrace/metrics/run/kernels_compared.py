@@ -11,6 +11,7 @@ from commtrace.arrays import Bool, Float64, Int64, grouped
 from commtrace.measures import measure, taken
 from commtrace.metrics.rank.kernels_beside import KERNELS_BESIDE, kernels_beside
 from commtrace.metrics.rank.rows_of import ranks_of
+from commtrace.quantiles import median
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -111,4 +112,4 @@ def times_beside(run: Measures) -> float:
     """
     found = [min(its.times, its.usual_times) for its in kernels_compared(run)]
     known = 2 * len(found) > len(ranks_of(run, "kernels"))
-    return float(np.median(found)) if known else 1.0
+    return median(found) if known else 1.0

@@ -20,7 +20,6 @@ from commtrace.arrays import (
     in_order,
     least,
     most,
-    quantiles,
     rows_by,
     sorted_by,
     sums,
@@ -30,6 +29,7 @@ from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.called_in import in_backward
 from commtrace.metrics.run.sequences import elements
+from commtrace.quantiles import median, quantiles
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -212,7 +212,7 @@ def _for_nothing(steps: _Steps, ranks: Sequence[int], alone: float) -> bool:
     """Whether (nearly) each step sends what is alike, and its root did nothing else for it."""
     if steps.alike.mean() < _ALWAYS:
         return False
-    root = int(np.median(steps.root[steps.root != NULL]))
+    root = int(median(steps.root[steps.root != NULL]))
     if root not in ranks:
         return False
     roots = steps.rank == root
@@ -222,7 +222,7 @@ def _for_nothing(steps: _Steps, ranks: Sequence[int], alone: float) -> bool:
 def _median(values: Float64) -> float:
     """Of those that are known; NaN of none."""
     known = values[~np.isnan(values)]
-    return float(np.median(known)) if known.size else np.nan
+    return median(known) if known.size else np.nan
 
 
 def averaged_again(run: Measures, rows: Rows) -> Bool:

@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import (
-    Bool,
-    Float64,
-    Int64,
-    codes,
-    distinct,
-    first_rows,
-    grouped,
-    quantiles,
-    sums,
-)
+from commtrace.arrays import Bool, Float64, Int64, codes, distinct, first_rows, grouped, sums
 from commtrace.comms import POINT_TO_POINT
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
@@ -24,6 +14,7 @@ from commtrace.metrics.run.bandwidth import SERVED, served
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_waits import message_waits
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median, quantiles
 from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -128,7 +119,7 @@ def _usual_of_others(kind: Int64, link: Int64, time_ns: Int64) -> Float64:
         alike = rows[at]
         for one in distinct(link[alike[has_much[alike]]]).tolist():
             mine = link[alike] == one
-            usual[alike[mine]] = np.median(time_ns[alike[~mine]])
+            usual[alike[mine]] = median(time_ns[alike[~mine]])
     return usual
 
 

@@ -16,10 +16,10 @@ from commtrace.arrays import (
     in_order,
     least,
     most,
-    quantiles,
     sums,
 )
 from commtrace.metrics.run.object_collectives import lengths_of_objects
+from commtrace.quantiles import median, quantiles
 
 if TYPE_CHECKING:
     from commtrace.table import Rows
@@ -116,10 +116,10 @@ def _only_pickles(rows: Rows, at: Int64, before: Int64, behind: Int64) -> bool:
     if not all((has & who).any() and (has & ~who).any() for has, who in known):
         return False
     pickling, unpickling = (
-        float(np.median(time[has & who]) - np.median(time[has & ~who]))
+        float(median(time[has & who]) - median(time[has & ~who]))
         for (time, who), (has, _) in zip(times, known, strict=True)
     )
-    slow = unpickling > float(np.median(rows.ints("size_bytes")[at + 1])) / _BYTES_PER_NS
+    slow = unpickling > median(rows.ints("size_bytes")[at + 1]) / _BYTES_PER_NS
     return slow and pickling <= _LONGER * unpickling
 
 

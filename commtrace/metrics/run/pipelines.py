@@ -26,6 +26,7 @@ from commtrace.arrays import (
 )
 from commtrace.diagnosis import too_few
 from commtrace.metrics.run.joined_rows import joined_messages
+from commtrace.quantiles import median
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Messages(Struct, frozen=True, eq=False):
         sends = self.loads
         link = codes(sends.rows.ints("step"), sends.sender, sends.receiver)
         once = first_rows(codes(link, sends.rows.ints("operation")))
-        return int(np.median(np.bincount(link[once])))
+        return int(median(np.bincount(link[once])))
 
     @property
     def largest_share(self) -> float:
@@ -93,7 +94,7 @@ class Messages(Struct, frozen=True, eq=False):
         where, place, count = link[first], nth(cell)[first], int(link.max()) + 1
         if (least(where, place, count) == most(where, place, count)).all():
             return np.nan
-        return float(np.median(largest / sums(cell, size, largest.size).clip(min=1)))
+        return median(largest / sums(cell, size, largest.size).clip(min=1))
 
     @property
     def take_turns(self) -> bool:
@@ -158,7 +159,7 @@ def messages_of(run: Measures, min_operations: int) -> Messages:
 
 def _median(values: Int64) -> float | None:
     known = values[values != NULL]
-    return float(np.median(known)) if known.size else None
+    return median(known) if known.size else None
 
 
 def chains_of(messages: Messages) -> Iterator[tuple[list[int], Messages]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, most, quantiles
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, most
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.measures import measure
 from commtrace.metrics.rank.labels import Labels, is_own, labels
@@ -20,6 +20,7 @@ from commtrace.metrics.run.call_kinds import intervals, rounded
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.question import question
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import quantiles
 from commtrace.table import Coded, Column, Rows, Table
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from commtrace.metrics.run.message_peers import message_peers
 from commtrace.metrics.run.operators_behind import calling_threads
 from commtrace.metrics.run.used_between import MOVES
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median
 from commtrace.table import Coded
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def _behind(run: Measures, rank: int, calls: Rows) -> tuple[Bool, Bool, Int64]:
         spent = np.append(0, np.cumsum(own.ints("duration_ns")))
         took[here] = np.where(sums[here], spent[ends] - spent[first], 0)
     # What else adds behind the last of a step, as an optimizer does, is no part of the sum.
-    usual = round(float(np.median(took[only & sums]))) if (only & sums).any() else 0
+    usual = round(median(took[only & sums])) if (only & sums).any() else 0
     return only, sums, np.where(only, took, np.minimum(took, usual))
 
 

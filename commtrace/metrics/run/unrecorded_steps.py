@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from commtrace.diagnosis import Note
 from commtrace.measures import measure
 from commtrace.metrics.run.manifest_ranks import manifest_ranks
 from commtrace.metrics.run.whole import profiler_steps
+from commtrace.quantiles import median
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def pace(run: Measures) -> Pace | None:
     recorded = profiler_steps(run).ints("duration_ns")
     if not known or not recorded.size:
         return None
-    its = Pace(round(float(np.median(recorded))), round(float(np.median(known))))
+    its = Pace(round(median(recorded)), round(median(known)))
     return its if 0 < its.recorded_ns <= _MOST * its.unrecorded_ns else None
 
 
@@ -88,4 +87,4 @@ def _median(steps_ns: Any) -> float | None:
     if not isinstance(steps_ns, list) or len(steps_ns) < _LEAST:
         return None
     times = [its for its in steps_ns if type(its) is int and 0 < its < 1 << 62]
-    return float(np.median(times)) if len(times) == len(steps_ns) else None
+    return median(times) if len(times) == len(steps_ns) else None

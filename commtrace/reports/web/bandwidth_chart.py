@@ -13,6 +13,7 @@ from commtrace.arrays import distinct, rows_of_each
 from commtrace.comms import OPERATIONS
 from commtrace.diagnosis import CannotLook
 from commtrace.metrics.run.bandwidth import KIND, fitted, served, typical_ns
+from commtrace.quantiles import median
 from commtrace.reports.web.axes import log_ticks
 from commtrace.reports.web.markup import Markup, number, tag
 from commtrace.reports.web.thinned import numbered_values
@@ -170,10 +171,10 @@ def _medians(known: Rows, plane: _Plane) -> Iterator[Markup]:
     took, speed, aside = known.ints("transfer_ns"), known.floats("busbw_gb_s"), _nudges(known)
     each = rows_of_each(kind, np.arange(len(kinds)))[:_MOST_MEDIANS]
     for (_, op, dtype, size), at in zip(kinds, each, strict=False):
-        middle = float(np.median(speed[at]))
+        middle = median(speed[at])
         said = (
             f"{op} {clean(dtype, 16)}, {mb(size)}: median "
-            f"{rate(middle)} GB/s, {duration(round(float(np.median(took[at]))))}, "
+            f"{rate(middle)} GB/s, {duration(round(median(took[at])))}, "
             f"of {counted(at.size, 'operation')}"
         )
         yield _mark(op, plane.x(float(size)) + aside[op], plane.y(middle), said)

@@ -12,6 +12,7 @@ from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.sampled import is_sampled
+from commtrace.quantiles import median
 from commtrace.reports import content
 from commtrace.reports.content.findings import causes
 from commtrace.reports.content.saving import share_of
@@ -63,7 +64,7 @@ def _tiles(analysis: Analysis) -> Iterator[Markup]:
 def median_step_ns(path: Rows) -> float:
     """How long a step of the critical path is."""
     steps, number = np.unique(path.ints("step"), return_inverse=True)
-    return float(np.median(sums(number, path.ints("time_ns"), steps.size)))
+    return median(sums(number, path.ints("time_ns"), steps.size))
 
 
 def _tile(name: str, value: str, hint: str) -> Markup:
