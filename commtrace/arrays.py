@@ -18,6 +18,7 @@ __all__ = [
     "Int32",
     "Int64",
     "Signed",
+    "among",
     "codes",
     "distinct",
     "fewest",
@@ -97,6 +98,15 @@ def distinct(values: npt.ArrayLike) -> npt.NDArray[Any]:
     first = np.ones(ordered.size, np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return ordered[first]
+
+
+def among(values: npt.ArrayLike, some: npt.ArrayLike) -> Bool:
+    """Which are among some: ``np.isin`` imports masked arrays for numbers that are far apart."""
+    which, ordered = np.asarray(values), np.sort(some)
+    if not ordered.size:
+        return np.zeros(which.shape, np.bool_)
+    found: Bool = ordered[np.searchsorted(ordered[:-1], which)] == which
+    return found
 
 
 def _integers(column: Any) -> Int64:

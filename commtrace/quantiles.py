@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import Float64, Int32, Int64
 
-__all__ = ["median", "medians", "quantiles"]
+__all__ = ["median", "medians", "quantile", "quantiles"]
 
 
 def median(values: npt.ArrayLike) -> float:
@@ -24,6 +24,15 @@ def medians(values: npt.ArrayLike, axis: int) -> Float64:
     middle: Float64 = ordered.take([(count - 1) // 2, count // 2], axis=axis).mean(axis=axis)
     # NaN is sorted behind all numbers.
     return np.where(np.isnan(ordered.take(-1, axis=axis)), np.nan, middle)
+
+
+def quantile(values: npt.ArrayLike, share: float) -> float:
+    """What so large a share of some values is below, between two of them in proportion."""
+    ordered = np.sort(np.ravel(values))
+    at = share * (ordered.size - 1)
+    low = int(at)
+    high = min(low + 1, ordered.size - 1)
+    return float(ordered[low] + (ordered[high] - ordered[low]) * (at - low))
 
 
 def quantiles(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from commtrace.arrays import (
     NULL,
+    among,
     codes,
     distinct,
     first_rows,
@@ -90,3 +91,9 @@ def test_many_numbers_far_apart_are_numbered() -> None:
 def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
     column = np.asarray(values, np.int64)
     assert distinct(column).tolist() == np.unique(column).tolist()
+
+
+@given(st.lists(VALUE), st.lists(VALUE))
+def test_what_is_among_some_is_what_numpy_finds(values: list[int], some: list[int]) -> None:
+    found, its = (np.array(each, dtype=np.int64) for each in (values, some))
+    assert among(found, its).tolist() == np.isin(found, its).tolist()

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.quantiles import median, medians, quantiles
+from commtrace.quantiles import median, medians, quantile, quantiles
 
-NUMBER = st.integers(-(2**50), 2**50) | st.floats(allow_infinity=False, width=32)
+NUMBER = st.integers(-(2**50), 2**50) | st.floats(-1e9, 1e9)
 
 
 @given(st.lists(NUMBER, min_size=1, max_size=9))
@@ -35,3 +35,11 @@ def test_quantiles_of_each_number() -> None:
     number = np.array([0, 0, 0, 2, 2])
     values = np.array([30, 10, 20, 1, 2])
     np.testing.assert_equal(quantiles(number, values, 50, 3), [20.0, np.nan, 1.5])
+
+
+@given(st.lists(NUMBER, min_size=1, max_size=9), st.floats(0, 1))
+def test_a_quantile_is_numpys(values: list[float], share: float) -> None:
+    scale = max(map(abs, values))
+    np.testing.assert_allclose(
+        quantile(values, share), np.quantile(values, share), rtol=1e-9, atol=1e-9 * scale
+    )

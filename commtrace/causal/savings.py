@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import Int64, rows_by
+from commtrace.arrays import Int64, among, rows_by
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.edits.own_pace import launched_unrecorded, unrecorded_pace
 from commtrace.causal.edits.rank_edits import copying_within, not_feeding
@@ -115,7 +115,7 @@ def _need_waits(run: Measures) -> None:
     """CannotLook where the trace of a GPU shows none of its host's waits: they look like work."""
     calls = run_graph(run).calls
     on_gpu = calls.rank[~calls.on_cpu]
-    if not np.isin(on_gpu, [*ranks_of(run, "blocking_calls")]).all():
+    if not among(on_gpu, [*ranks_of(run, "blocking_calls")]).all():
         raise CannotLook("needs the calls by which hosts wait for GPUs, which the trace lacks")
 
 

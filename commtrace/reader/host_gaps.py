@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from commtrace import comms
-from commtrace.arrays import Bool, Int64, distinct
+from commtrace.arrays import Bool, Int64, among, distinct
 from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union
 from commtrace.reader.bucket_waits import buckets_taken_apart
 from commtrace.reader.json.events import Hosted, Scan
@@ -51,10 +51,10 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> dict[str, In
             busy = _at_work(work, leaf, its, labels[0])
             gaps = _on_thread(its, launch[mine], end[mine], busy, labelled)
             apart = buckets_taken_apart(work, leaf, its)
-            apart = distinct(apart[np.isin(apart, gaps[2])])
+            apart = distinct(apart[among(apart, gaps[2])])
             if (told := np.sort(np.append(labels[0], apart))).size:
                 untold = _untold([called[row] for row in np.flatnonzero(mine)], told)
-                before = tuple(of[np.isin(gaps[2], apart)] for of in gaps[1:])
+                before = tuple(of[among(gaps[2], apart)] for of in gaps[1:])
                 known = union(*(np.append(*both) for both in zip(labels, before, strict=True)))
                 gaps = _waited(gaps, known, (launch[mine][untold], end[mine][untold]))
             found.append(gaps)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, among
 from commtrace.reader.correlation import rows_with, values_at
 from commtrace.reader.gpu import device_names, named, selected
 from commtrace.reader.host import Steps
@@ -56,7 +56,7 @@ def synchronisations(scan: Scan, steps: Steps, rank: int) -> Columns:
     """
     calls, syncs = scan.launches, scan.synchronisations
     waits, records = _called(calls.name, _WAIT), _called(calls.name, _RECORD)
-    alone = np.flatnonzero((waits | records) & ~np.isin(calls.correlation, syncs.correlation))
+    alone = np.flatnonzero((waits | records) & ~among(calls.correlation, syncs.correlation))
     its_call = rows_with(syncs.correlation, calls.correlation, calls.start_ns)
     called = np.concatenate((its_call, alone))
     recorded = rows_with(syncs.record_correlation, calls.correlation, calls.start_ns)

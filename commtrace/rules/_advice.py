@@ -29,6 +29,7 @@ from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.object_collectives import carry_objects
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import has_steps
+from commtrace.quantiles import quantile
 from commtrace.rules._slow_copies import PIN, of_copies
 from commtrace.rules._stalls import COMPILES, known_work
 from commtrace.units import clean, duration, ms, numbered
@@ -181,7 +182,7 @@ def receives(culprit: Culprit, run: Measures) -> float:
     received = its.ints("out_bytes")
     times = received / mean_of(received, number).clip(min=1)
     mine = times[np.isin(its.ints("rank"), culprit.ranks)]
-    most = float(np.quantile(mine, 1 - _MANY)) if mine.size else 0.0
+    most = quantile(mine, 1 - _MANY) if mine.size else 0.0
     return most if most >= IMBALANCE else 0.0
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import Evidence
-from commtrace.quantiles import median
+from commtrace.quantiles import median, quantile
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -76,9 +74,7 @@ def spread(pair: Pair, once: Reference) -> Iterator[Evidence]:
     """How sure the times are, if there is more than one."""
     time = pair.times.ints("time")
     if time.size > 1:
-        yield Evidence(
-            "time of the pair, lower quartile", float(np.percentile(time, 25)) / 1e6, "ms"
-        )
+        yield Evidence("time of the pair, lower quartile", quantile(time, 0.25) / 1e6, "ms")
         yield Evidence("all_reduce, upper quartile", once.upper_ns / 1e6, "ms")
         yield Evidence("cold start: first by median", float(time[0] / median(time)), "x")
 

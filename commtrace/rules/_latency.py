@@ -13,7 +13,7 @@ from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.group_hosts import host_count
-from commtrace.quantiles import quantiles
+from commtrace.quantiles import quantile, quantiles
 from commtrace.table import Rows
 from commtrace.topology import usual_link
 
@@ -123,11 +123,10 @@ def _alike(some: Served, max_bytes: int) -> Latency | None:
     small = size <= max_bytes
     if small.sum() < _MANY or size[small].max() < _UNLIKE * size[small].min():
         return None
-    least, most = np.quantile(some.typical_ns[small], (_FEW, 1 - _FEW))
+    least, most = (quantile(some.typical_ns[small], share) for share in (_FEW, 1 - _FEW))
     if most > _SAME * least:
         return None
-    ns = float(least)
-    return Latency(ns, "what all sizes take", int(size[small].max()), ns)
+    return Latency(least, "what all sizes take", int(size[small].max()), least)
 
 
 def _left_by(link: Link, some: Served, max_bytes: int, least_ns: float) -> Latency | None:
@@ -138,7 +137,7 @@ def _left_by(link: Link, some: Served, max_bytes: int, least_ns: float) -> Laten
     """
     size, factor = some.operations.ints("size_bytes"), some.operations.floats("factor")
     left_ns = (some.typical_ns - size * factor / link.usual_gb_s)[size <= max_bytes]
-    ns = float(np.quantile(left_ns, _SELDOM)) if left_ns.size else np.nan
+    ns = quantile(left_ns, _SELDOM) if left_ns.size else np.nan
     if not least_ns < ns <= _NEAR * least_ns:
         return None
     origin = f"what is left of it at {link.usual_gb_s:g} GB/s"
@@ -158,5 +157,5 @@ def _beyond_moving(some: Served, nodes: int, part: float = np.inf) -> Latency | 
     small = (size <= _SMALL_BYTES) & (moving_ns <= part * typical_ns)  # not if a factor is unknown
     if not small.any():
         return None
-    ns = float(np.quantile((typical_ns - moving_ns)[small], _SELDOM))
+    ns = quantile((typical_ns - moving_ns)[small], _SELDOM)
     return Latency(ns, f"what is left of it at {gb_s:g} GB/s", _SMALL_BYTES, ns) if ns > 0 else None

@@ -14,7 +14,7 @@ from commtrace.metrics.run.bandwidth import on_gpus, served
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.joined_rows import several_ranks
-from commtrace.quantiles import median, quantiles
+from commtrace.quantiles import median, quantile, quantiles
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _standing_out(its: _Siblings, run: Measures, min_ratio: float) -> SlowGroups
     of_slow = group.where(slow.__contains__)
     above, below = relative[of_slow], relative[~of_slow]
     few = 0 < len(slow) <= max(1, _FEW * len(level))
-    if not few or np.quantile(above, 0.25) <= np.quantile(below, 0.75):
+    if not few or quantile(above, 0.25) <= quantile(below, 0.75):
         return None
     ratio = float(median(above) / median(below))
     if ratio < min_ratio:

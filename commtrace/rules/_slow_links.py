@@ -19,7 +19,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.link_times import between_two, link_times
-from commtrace.quantiles import median
+from commtrace.quantiles import median, quantile
 from commtrace.rules._between_hosts import between_hosts
 from commtrace.table import Rows
 from commtrace.units import counted
@@ -250,10 +250,10 @@ def _of_host(
 def _separate(slow: Rows, rest: Rows) -> bool:
     """Whether the first quartile of these is above the third of those."""
     above, below = (its.floats("relative") for its in (slow, rest))
-    return bool(np.quantile(above, 0.25) > np.quantile(below, 0.75))
+    return quantile(above, 0.25) > quantile(below, 0.75)
 
 
 def _steady(slow: Rows) -> bool:
     """Whether what threads move is never much faster than usual; what GPUs move may be."""
     each = by_pair(slow.take(slow.flags("by_cpu"))).values()
-    return all(np.quantile(times, 0.1) >= _STEADY * median(times) for times in each)
+    return all(quantile(times, 0.1) >= _STEADY * median(times) for times in each)

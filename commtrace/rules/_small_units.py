@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Int64, among, distinct
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -68,4 +68,4 @@ def _of_both(run: Measures, its: Rows) -> Int64:
     mine = every.coded("communicator").being(str(its.coded("communicator").at(0)))
     known = mine & every.coded("dtype").known & (every.ints("size_bytes") != NULL)
     one, other = (elements(every.take(known & every.coded("op").being(op))) for op in SHARDING)
-    return np.intersect1d(one, other)
+    return distinct(one[among(one, other)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, codes, most
+from commtrace.arrays import NULL, Bool, Float64, Int64, among, codes, most
 from commtrace.causal.edits.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
@@ -110,7 +110,7 @@ class CopyLoop(Rule, frozen=True):
                 not_blocking(run, line.rank, done_ns, soon_ns, lag)
                 none: Float64 = np.zeros(copies.size)
                 copying_within(run, line.rank, line.start_ns[copies], none, lag)
-                late = np.isin(line.start_ns, its.end_ns)
+                late = among(line.start_ns, its.end_ns)
                 for which, most_ns in ((line.with_host, 0.0), (~line.with_host, its.usual_ns)):
                     launch_ns = line.launch_ns[late & which]
                     launching_within(run, line.rank, launch_ns, round(most_ns), lag)

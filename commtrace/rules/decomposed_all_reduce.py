@@ -17,7 +17,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, Reference, pairs, reference
 from commtrace.metrics.run.sums_by_hand import sums_by_hand
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.quantiles import median
+from commtrace.quantiles import median, quantile
 from commtrace.rules._by_hand import (
     advice,
     and_flat,
@@ -237,7 +237,7 @@ def _median(pair: Pair, time: str) -> float:
 
 def _clear(pair: Pair, once: Reference) -> bool:
     """Whether the pair's lower quartile is above the all_reduce's upper one."""
-    return float(np.quantile(pair.times.ints("time"), 0.25)) > once.upper_ns
+    return quantile(pair.times.ints("time"), 0.25) > once.upper_ns
 
 
 def _longer(pair: Pair, once: Reference) -> int:

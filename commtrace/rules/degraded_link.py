@@ -16,7 +16,7 @@ from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typic
 from commtrace.metrics.run.group_dimensions import spoken
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.quantiles import median, quantiles
+from commtrace.quantiles import median, quantile, quantiles
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -101,7 +101,7 @@ class DegradedLink(Rule, frozen=True):
             return
         before, after, slow = some.take(slice(at)), some.take(known), transfer[known] / base[known]
         ratio = median(slow)
-        separate = np.quantile(slow, 0.1) > np.quantile(transfer[:at] / base[:at], 0.9)
+        separate = quantile(slow, 0.1) > quantile(transfer[:at] / base[:at], 0.9)
         if not (separate and ratio >= self.min_ratio):
             return
         its, slower = after.operations, (transfer[known] - base[known]).clip(min=0)

@@ -19,6 +19,7 @@ from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.quantiles import median, quantile
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import starts_late
 from commtrace.rules._rule import Rule
@@ -256,11 +257,9 @@ def _between_two(some: Rows) -> float | None:
     None if that is within what operations of one size differ by.
     """
     size, time = some.ints("size_bytes"), some.ints("transfer_ns")
-    low, high = (
-        np.quantile(time[size == its], (0.25, 0.5, 0.75)) for its in (size.min(), size.max())
-    )
-    apart = low[-1] < high[0]
-    return float(np.ptp(size) / (high[1] - low[1])) if apart else None
+    few, many = (time[size == its] for its in (size.min(), size.max()))
+    apart = quantile(few, 0.75) < quantile(many, 0.25)
+    return float(np.ptp(size) / (median(many) - median(few))) if apart else None
 
 
 def _of_other_tensors(known: Rows) -> Bool:

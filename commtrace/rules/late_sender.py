@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, distinct, grouped
+from commtrace.arrays import NULL, Int64, among, codes, distinct, grouped
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_messages, paired
@@ -119,7 +119,7 @@ def _in_vain(run: Measures, min_step_share: float) -> Rows:
         receives
         & (rows.ints("present") == 1)
         & (expected > came)[way]
-        & ~np.isin(peer, [rank for rank in cut if rank is not None])
+        & ~among(peer, [rank for rank in cut if rank is not None])
         & (first <= start)
         & (end <= last)
         & (end - start >= min_step_share * whole(run).time_ns)

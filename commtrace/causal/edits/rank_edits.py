@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, distinct, rows_of_each
+from commtrace.arrays import Bool, Float64, Int64, among, distinct, rows_of_each
 from commtrace.causal.replay.graph import DROPPED
 from commtrace.causal.run.builder import COPY, FEED, HOST, JOIN, WAIT
 from commtrace.causal.run.run_graph import run_graph
@@ -43,7 +43,7 @@ def launching_within(
     """
     edges = _of_kind(run, HOST).get(rank, _NONE)
     at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
-    launches = edges[np.isin(at, on_run(run, rank, launch_ns))]
+    launches = edges[among(at, on_run(run, rank, launch_ns))]
     lag_ns[launches] = np.minimum(lag_ns[launches], most_ns)
 
 
@@ -65,7 +65,7 @@ def not_launching(run: Measures, rank: int, launch_ns: Int64, lag_ns: Int64) -> 
     its, edges = run_graph(run), _of_kind(run, HOST).get(rank, _NONE)
     launches = on_run(run, rank, launch_ns)
     ends = (its.graph.time_ns[nodes[edges]] for nodes in (its.graph.source, its.graph.target))
-    from_one, to_one = (np.isin(time_ns, launches) for time_ns in ends)
+    from_one, to_one = (among(time_ns, launches) for time_ns in ends)
     between = edges[from_one & to_one]
     lag_ns[between] = np.minimum(lag_ns[between], 0)
 
@@ -136,7 +136,7 @@ def not_feeding(run: Measures, rank: int, start_ns: Int64, lag_ns: Int64) -> Non
     """A rank's host does not wait for copies that started at these times, on its own clock."""
     its, feeds = run_graph(run), _of_kind(run, FEED).get(rank, _NONE)
     begin = its.graph.time_ns[its.graph.source[feeds]]
-    lag_ns[feeds[np.isin(begin, on_run(run, rank, start_ns))]] = DROPPED
+    lag_ns[feeds[among(begin, on_run(run, rank, start_ns))]] = DROPPED
 
 
 @measure

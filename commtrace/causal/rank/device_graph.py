@@ -30,6 +30,7 @@ from commtrace.causal.rank.device_waits import (
 )
 from commtrace.causal.rank.device_work import Work
 from commtrace.causal.rank.moments import Moments
+from commtrace.quantiles import quantile
 from commtrace.table import Rows
 
 __all__ = [
@@ -282,7 +283,7 @@ def _just_before(nodes: Nodes, graph: DeviceGraph, work: Work, alone: Bool) -> P
     ended = by_end[last]
     waits = np.isin(graph.edge_kind, [EDGES.index("wait"), EDGES.index("collective")])
     known_ns = graph.edge_lag_ns[waits & graph.edge_binds]
-    soon_ns = NEAR_NS + min(np.percentile(known_ns, 25), _LONGEST_NS) if known_ns.size else NEAR_NS
+    soon_ns = NEAR_NS + min(quantile(known_ns, 0.25), _LONGEST_NS) if known_ns.size else NEAR_NS
     apart_ns = nodes.time_ns[nodes.start[started]] - nodes.time_ns[nodes.end[ended]]
     near = (last >= 0) & (apart_ns <= soon_ns)
     near &= ~alone[started] | (work.communicates[started] != work.communicates[ended])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool
+from commtrace.arrays import NULL, Bool, among
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.measures import measure
 from commtrace.metrics.run.whole import profiler_steps
@@ -27,7 +27,8 @@ def steps_in_common(run: Measures, ranks: tuple[int, ...]) -> Bool:
     """
     steps = profiler_steps(run)
     number, mine = steps.ints("step"), np.isin(steps.ints("rank"), ranks)
-    both = np.isin(run_graph(run).steps, np.intersect1d(number[mine], number[~mine]))
+    known = run_graph(run).steps
+    both = among(known, number[mine]) & among(known, number[~mine])
     return both if both.sum() > 1 else np.ones_like(both)
 
 

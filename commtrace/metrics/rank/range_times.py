@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, rows_by
+from commtrace.arrays import Bool, Float64, Int64, among, rows_by
 from commtrace.intervals import Intervals, covered, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, device_work
@@ -109,7 +109,7 @@ def _events(run: Measures) -> Iterator[tuple[int, _Events]]:
         if place.device == "cpu" and done.compute is not None
     }
     ops = run.rows("ops")
-    computes = ops.coded("kind").being("compute") & np.isin(ops.ints("rank"), [*known])
+    computes = ops.coded("kind").being("compute") & among(ops.ints("rank"), [*known])
     rank, thread, start, duration = (
         ops.ints(name)[computes] for name in ("rank", "thread", "start_ns", "duration_ns")
     )

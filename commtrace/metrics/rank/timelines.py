@@ -14,6 +14,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.intervals import Intervals, subtract, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
+from commtrace.quantiles import quantile
 from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Timeline(Struct, frozen=True):
         The usual time from launch to start, when nothing is in the way, is the least that
         one event in ten needs.
         """
-        usual = np.percentile(self.ready_ns, 10) if self.ready_ns.size else 0.0
+        usual = quantile(self.ready_ns, 0.1) if self.ready_ns.size else 0.0
         launched_late = self.launch_ns + usual >= self.start_ns - self.idle_ns
         return (self.idle_ns > 0) & launched_late & (self.ready_ns <= self.idle_ns + usual)
 

@@ -16,7 +16,7 @@ from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.rank_places import Places, common_place, rank_places
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps, step_count, whole
-from commtrace.quantiles import median, medians, quantiles
+from commtrace.quantiles import median, medians, quantile, quantiles
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ def _classes(values: Float64, least: float) -> Int64:
 
 def _spread(values: Float64) -> float:
     """The interquartile range."""
-    low, high = np.percentile(values, (25, 75))
-    return float(high - low)
+    return quantile(values, 0.75) - quantile(values, 0.25)
 
 
 def _places_of(groups: Int64) -> list[Int64]:

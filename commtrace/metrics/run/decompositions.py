@@ -28,7 +28,7 @@ from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.used_between import used_between
 from commtrace.metrics.run.waits import matched
-from commtrace.quantiles import median
+from commtrace.quantiles import median, quantile
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def reference(run: Measures, pair: Pair) -> Reference:
     same = found.take(alike & (size == tensor))
     if len(same):
         took, arrival = same.ints("transfer_ns"), same.ints("first_arrival_ns")
-        half, upper = np.percentile(took, (50, 75)).tolist()
+        half, upper = median(took), quantile(took, 0.75)
         in_turn = took[np.lexsort((arrival, arrival == NULL))]
         times = tuple(in_turn.astype(np.float64).tolist())
         return Reference(half, upper, "measured", len(same), _tree(run, same), times)

@@ -11,6 +11,7 @@ from commtrace.arrays import NULL, Bool, Float64, grouped, rows_by
 from commtrace.diagnosis import too_few
 from commtrace.intervals import Intervals, covered, total, union
 from commtrace.metrics.rank.hosts import hosts
+from commtrace.quantiles import quantile
 from commtrace.table import Coded
 from commtrace.units import mb
 
@@ -100,7 +101,7 @@ def _on_host(host: str, peer: Rows, min_bytes: int, min_copies: int) -> list[Dev
 def _pair(host: str, copies: Rows, alone: Bool, peer: Rows) -> DevicePair:
     enough = np.count_nonzero(alone) >= 3
     gb_s = _gb_s(copies)[alone] if enough else _gb_s(copies)
-    low, middle, high = np.percentile(gb_s, [25, 50, 75])
+    low, middle, high = (quantile(gb_s, share) for share in (0.25, 0.5, 0.75))
     return DevicePair(
         host=host,
         rank=int(copies.ints("rank")[0]),
