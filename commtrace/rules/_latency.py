@@ -8,12 +8,13 @@ import numpy as np
 from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Bool, Float64, Int64
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import EVEN, POINT_TO_POINT
 from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
 from commtrace.metrics.rank.hosts import hosts
+from commtrace.metrics.run.bandwidth import served, typical_ns
 from commtrace.metrics.run.group_hosts import host_count
-from commtrace.quantiles import quantile, quantiles
+from commtrace.quantiles import median, quantile, quantiles
 from commtrace.table import Rows
 from commtrace.topology import usual_link
 
@@ -47,15 +48,18 @@ class Latency(Struct, frozen=True):
     link: Link | None = None
 
     @property
+    def of_larger(self) -> bool:
+        """Whether larger ones of the group tell it."""
+        return self.link is not None and not self.assumed
+
+    @property
     def of_link(self) -> tuple[Evidence, ...]:
         """What large ones are moved at."""
         if self.link is None:
             return ()
-        return (
-            Evidence(
-                f"assumed of one in their place, {self.link.name}", self.link.usual_gb_s, "GB/s"
-            ),
-        )
+        how = "bus bandwidth of" if self.of_larger else "assumed of"
+        name = f"{how} one in their place, {self.link.name}"
+        return (Evidence(name, self.link.usual_gb_s, "GB/s"),)
 
 
 class Served(Struct, frozen=True, eq=False):
@@ -79,8 +83,10 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
     op, ranks = str(some.operations.coded("op").at(0)), int(some.operations.ints("ranks")[0])
     nodes = min(max(len(set(hosts(run).values())), 1), ranks)
     if run.rows("groups").coded("backend").being("nccl").any():
-        if op not in POINT_TO_POINT and (alike := _alike(some, max_bytes)):
-            return alike
+        if op not in POINT_TO_POINT:
+            measured = _alike(some, max_bytes) or _as_larger(run, some, max_bytes)
+            if measured is not None:
+                return measured
         ns, constants = nccl_latency_ns(op, ranks, nodes=nodes), "NCCL's tuning constants"
         tiny = None if op in POINT_TO_POINT else _beyond_moving(some, nodes, _NO_PART)
         if tiny is not None and tiny.ns > ns:
@@ -100,20 +106,20 @@ def _fitted(some: Rows, max_residual: float) -> Model | None:
     None if messages' medians are off by more than that in the mean.
     """
     size, number = np.unique(some.ints("size_bytes"), return_inverse=True)
-    median = quantiles(number, some.ints("transfer_ns"), 50, size.size)
+    usual = quantiles(number, some.ints("transfer_ns"), 50, size.size)
     if size.size == _PAIR and size[1] >= _FAR * size[0]:
-        return _through(size.astype(np.float64), median, len(some))
-    model = fit(size.astype(np.float64), median)
+        return _through(size.astype(np.float64), usual, len(some))
+    model = fit(size.astype(np.float64), usual)
     if model is None:
         return None
-    off = np.abs(median / [model.time_ns(one) for one in size.tolist()] - 1)
+    off = np.abs(usual / [model.time_ns(one) for one in size.tolist()] - 1)
     return model if np.average(off, weights=np.bincount(number)) <= max_residual else None
 
 
-def _through(size: Float64, median: Float64, points: int) -> Model | None:
+def _through(size: Float64, usual: Float64, points: int) -> Model | None:
     """The model that two sizes far apart leave no choice of; None if it has no latency."""
-    per_byte = (median[1] - median[0]) / (size[1] - size[0])
-    latency = float(median[0] - size[0] * per_byte)
+    per_byte = (usual[1] - usual[0]) / (size[1] - size[0])
+    latency = float(usual[0] - size[0] * per_byte)
     return Model(latency, float(1 / per_byte), 0.0, points) if min(latency, per_byte) > 0 else None
 
 
@@ -129,14 +135,40 @@ def _alike(some: Served, max_bytes: int) -> Latency | None:
     return Latency(least, "what all sizes take", int(size[small].max()), least)
 
 
+def _as_larger(run: Measures, some: Served, max_bytes: int) -> Latency | None:
+    """What the rate at which their group moves far more leaves of small ones' time.
+
+    What gathers and what reduces move their bytes alike.
+    """
+    op, group = (str(some.operations.coded(name).at(0)) for name in ("op", "communicator"))
+    every = served(run)
+    others = every.coded("communicator").being(group) & every.coded("op").where(EVEN.__contains__)
+    large = every.take(others & every.flags("exact") & ~every.coded("op").being(op))
+    moved, rate = _moved(large), _moved(large) / typical_ns(large)
+    far = moved >= _FAR * _moved(some.operations).max()
+    if op not in EVEN or not far.any():
+        return None
+    gb_s = median(rate[far])
+    link = Link(f"as larger {large.take(far).coded('op').at(0)}s", gb_s, gb_s)
+    left_ns = some.typical_ns - _moved(some.operations) / gb_s
+    ns = quantile(left_ns[some.operations.ints("size_bytes") <= max_bytes], _SELDOM)
+    origin = f"what is left of it at {gb_s:.3g} GB/s"
+    return Latency(ns, origin, max_bytes, ns, link=link) if ns > 0 else None
+
+
+def _moved(its: Rows) -> Float64:
+    """The bytes that each rank sends."""
+    return its.ints("size_bytes") * its.floats("factor")
+
+
 def _left_by(link: Link, some: Served, max_bytes: int, least_ns: float) -> Latency | None:
     """What small messages take beyond moving over a link, if that is near NCCL's constants.
 
     These are the least: in practice half as much again is met, and small messages move slower, too,
     which larger ones would not. What is far beyond them has another cause.
     """
-    size, factor = some.operations.ints("size_bytes"), some.operations.floats("factor")
-    left_ns = (some.typical_ns - size * factor / link.usual_gb_s)[size <= max_bytes]
+    small = some.operations.ints("size_bytes") <= max_bytes
+    left_ns = (some.typical_ns - _moved(some.operations) / link.usual_gb_s)[small]
     ns = quantile(left_ns, _SELDOM) if left_ns.size else np.nan
     if not least_ns < ns <= _NEAR * least_ns:
         return None
@@ -152,10 +184,10 @@ def _beyond_moving(some: Served, nodes: int, part: float = np.inf) -> Latency | 
     comes seldom may have met idle cores by chance.
     """
     gb_s = _WITHIN_GB_S if nodes == 1 else _BETWEEN_GB_S
-    size, typical_ns = some.operations.ints("size_bytes"), some.typical_ns
-    moving_ns = size * some.operations.floats("factor") / gb_s
-    small = (size <= _SMALL_BYTES) & (moving_ns <= part * typical_ns)  # not if a factor is unknown
+    moving_ns = _moved(some.operations) / gb_s
+    small = some.operations.ints("size_bytes") <= _SMALL_BYTES
+    small &= moving_ns <= part * some.typical_ns  # not if a factor is unknown
     if not small.any():
         return None
-    ns = quantile((typical_ns - moving_ns)[small], _SELDOM)
+    ns = quantile((some.typical_ns - moving_ns)[small], _SELDOM)
     return Latency(ns, f"what is left of it at {gb_s:g} GB/s", _SMALL_BYTES, ns) if ns > 0 else None

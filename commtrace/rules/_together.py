@@ -29,7 +29,7 @@ _LARGER_UNITS = (
     "module (FSDP); leave small parameters whole (DeepSpeed's stage3_param_persistence_threshold) "
     "and use larger buckets"
 )
-_DELAYED = 1.5  # times the latency: that explains no such saving
+_DELAYED = 1.5  # times the usual time: latency explains no such saving
 
 
 def follow_one_another(its: Rows, kinds: Sequence[SmallRows]) -> str:
@@ -57,7 +57,7 @@ def _time_taken(share: float, latency_ns: float, mean_ns: float, assumed: str = 
     ``assumed`` says from what, unless that is measured.
     """
     each = f"{ms(latency_ns)} each{f', assumed {assumed}' if assumed else ''}"
-    if mean_ns <= _DELAYED * latency_ns:
+    if mean_ns * share <= _DELAYED * latency_ns:
         return f"{percent(share, 1)} of their time is latency ({each})"
     return (
         f"{percent(share, 1)} of their median time is latency ({each}; "

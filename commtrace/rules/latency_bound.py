@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
+_OF_LARGER = 0.6  # of the share: what larger ones take is not assumed
+
+
 class LatencyBound(Rule, frozen=True):
     """Many small operations follow each other, and most of their time is latency.
 
@@ -45,10 +48,12 @@ class LatencyBound(Rule, frozen=True):
         sizes, one 16 times as large as the other. With NCCL else it is what
         a hundred collectives or more take alike, one twice as large as another; or what NCCL's own
         tuning constants say, assumed, as the finding says; or what tiny collectives take, if that
-        is more: those that moving, at less than any link's bandwidth, takes a tenth of at most. (In
-        a row, these are within the constants' latency, too.) Without NCCL it is what moving leaves
-        of the median of collectives up to 131 kB. Moving is taken to be at 1 GB/s within a host,
-        at 0.1 GB/s between hosts.
+        is more: those that moving, at less than any link's bandwidth, takes a tenth of at most; or,
+        for all_reduces, all_gathers and reduce_scatters, what others of these of their group leave,
+        16 times as large or more, at their bandwidth: a share of 0.6 ``min_latency_share`` then
+        suffices. (In a row, these are within the constants' latency, too.) Without NCCL it is what
+        moving leaves of the median of collectives up to 131 kB. Moving is taken to be at 1 GB/s
+        within a host, at 0.1 GB/s between hosts.
         The potential saving, a row's time from first to last less that of the operations it could
         have been, has to be worth ``min_step_share`` of the step. Where latency is assumed, large
         ones are taken to be moved over the NVLinks that such GPUs have, if these are known; and
@@ -92,7 +97,7 @@ class LatencyBound(Rule, frozen=True):
             if latency is None:
                 continue
             looked = True
-            share = self.min_latency_share
+            share = self.min_latency_share * (_OF_LARGER if latency.of_larger else 1)
             its = small_units(run, some, latency, share) or small_rows(
                 run, some, latency, share, self.bucket_bytes
             )

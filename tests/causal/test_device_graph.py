@@ -295,6 +295,29 @@ def test_a_collective_on_the_callers_own_stream_has_its_place_in_it() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("recorded_us", "waited_us", "waits"),
+    [
+        (25, 40, True),
+        (25, 190, False),  # so much later that may be for what was called before
+        (45, 40, False),  # not behind the record of its end
+    ],
+)
+def test_what_waits_at_once_for_a_collective_does_so_whenever_it_is_launched(
+    recorded_us: float, waited_us: float, waits: bool
+) -> None:
+    run = Tiny()
+    run.kernel(0, 10, 90, name="a", launch_ns=at(0))
+    run.collective(0, "all_reduce", 110, 50, launch_ns=at(20))
+    run.synchronisation(0, "Event Record", recorded_us)
+    run.synchronisation(0, "Stream Wait Event", waited_us)
+    run.kernel(0, 300, 10, name="b", launch_ns=at(295))
+    drawn = Drawn(run)
+    edges = drawn.kinds("b")
+    assert edges.get("ncclDevKernel_all_reduce.") == ("collective" if waits else None)
+    is_sound(drawn.graph)
+
+
 def two_streams() -> Tiny:
     run = Tiny()
     run.kernel(0, 10, 80, name="a", launch_ns=at(0))

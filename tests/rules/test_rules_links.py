@@ -420,6 +420,27 @@ class TestLatencyBound:
         if fires:
             assert findings[0].cost_ns > 0.8 * 59 * (38e3 + 48e3)
 
+    @pytest.mark.parametrize(("op", "fires"), [("reduce_scatter", True), ("broadcast", False)])
+    def test_the_rate_of_larger_ones_of_the_group_tells_what_is_latency(
+        self, op: str, fires: bool
+    ) -> None:
+        run, now = Tiny(8), 0.0
+        for _ in range(2):
+            for rank in range(8):
+                run.collective(rank, op, now, 3000, size=60 * MB)
+            now += 3500
+        for _ in range(200):
+            for rank in range(8):
+                run.collective(rank, "all_gather", now, 75, size=MB)
+            now += 77
+        findings = found(run.trace(), "latency-bound")
+        assert bool(findings) == fires
+        for finding in findings:
+            assert "200 all_gathers of 1 MB each follow one another" in finding.summary
+            assert "33 % of their time is latency (25 µs each)" in finding.summary  # 50 µs moving
+            left_us = 200 * 50 + 8 * 25  # in eight buckets
+            assert finding.cost_ns == pytest.approx(1e3 * (200 * 77 - left_us), rel=0.01)
+
     def test_parameters_that_are_sharded_too_finely_are_one_finding(self) -> None:
         run, now = Tiny(8), 0.0
         for op in ("all_gather", "reduce_scatter"):

@@ -23,6 +23,7 @@ from commtrace.causal.rank.device_steps import in_other_steps
 from commtrace.causal.rank.device_waits import (
     NEAR_NS,
     Pairs,
+    awaited_at_once,
     collective_waits,
     recorded_waits,
     resumptions,
@@ -92,7 +93,7 @@ class DeviceGraph(Struct, frozen=True):
         ``stream``, from the end before on the same stream;
         ``turn``, the same where nothing told it to wait for another;
         ``wait``, from another stream's end, as the profiler recorded it;
-        ``collective``, as PyTorch makes one wait, where no wait was recorded;
+        ``collective``, as PyTorch makes one wait, or what called it, where no wait was recorded;
         ``inferred_wait``, from an end on another stream just before a start that nothing else
         explains, unless other steps contradict it;
         ``latent_wait``, an inferred one at the same place of another step;
@@ -141,7 +142,7 @@ def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
     waits = resumptions(work, tables["blocking_calls"], syncs)
     recorded = recorded_waits(work, syncs)
     is_recorded = recorded[0].size > 0
-    ended, started = recorded if is_recorded else collective_waits(work, tables["steps"])
+    ended, started = recorded if is_recorded else _of_collectives(work, tables["steps"], syncs)
     nodes = Nodes.of(work, waits, (ended, started))
     edges = _Edges(nodes)
     edges.add("run", nodes.start, nodes.end)
@@ -159,6 +160,13 @@ def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
     edges.add("host", *nodes.in_order())
     edges.add("handoff", *nodes.handed_over())
     return edges.graph()
+
+
+def _of_collectives(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
+    """What waits for what since PyTorch makes collectives, and who calls them, wait."""
+    before = collective_waits(work, steps)
+    behind = awaited_at_once(work, steps, synchronisations)
+    return np.append(before[0], behind[0]), np.append(before[1], behind[1])
 
 
 def let_after(lag_ns: Int64, usual_ns: Int64, binds: Bool) -> Int64:

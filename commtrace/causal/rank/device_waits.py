@@ -17,6 +17,7 @@ __all__ = [
     "WAKES_NS",
     "Pairs",
     "Resumptions",
+    "awaited_at_once",
     "collective_waits",
     "recorded_waits",
     "resumptions",
@@ -31,6 +32,7 @@ WAKES_NS = 15_000
 Pairs = tuple[Int64, Int64]
 """Rows of ``Work`` that ended, and of what waited for each to start or resume."""
 
+_AT_ONCE_NS = 100_000  # from recording its end: a wait later on is for what was called before
 _SYNCHRONISES = re.compile(r"(?:cuda|cu|hip)(?:\w+Synchronize|(?:Mem|Host)?Free)")
 _RETURNS = re.compile(r"\w+Async")
 _OF_EVENT = re.compile(r"(?:cuda|cu|hip)EventSynchronize")
@@ -80,16 +82,44 @@ def collective_waits(work: Work, steps: Rows) -> Pairs:
     the one that the same thread used before, under the same label if there is one. Copies
     without a label tell nothing: data loaders have a stream for theirs.
     """
+    rows = np.flatnonzero((work.thread >= 0) & work.communicates)
+    called = work.launch_ns[rows] - 1
+    return _existing(work.launched.last(_current(work, steps, rows), called), rows)
+
+
+def awaited_at_once(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
+    """What waited for collectives that the stream which called them waits for at once.
+
+    Of the waits that PyTorch makes a stream enter a trace keeps the calls. An event recorded
+    right behind a collective's launch, and a wait right behind that, are of it.
+    """
+    kind, thread = synchronisations.coded("kind"), synchronisations.ints("thread")
+    calls = np.flatnonzero(kind.being("Event Record") | kind.being("Stream Wait Event"))
+    known = np.flatnonzero(work.thread >= 0)
+    launched = known.size
+    waits = np.append(np.zeros(launched, np.bool_), kind.being("Stream Wait Event")[calls])
+    on = np.append(work.thread[known], work.threads.number(thread[calls]))
+    time_ns = np.append(work.launch_ns[known], synchronisations.ints("start_ns")[calls])
+    order = np.lexsort((time_ns, on))
+    launch, event, wait = order[:-2], order[1:-1], order[2:]
+    found = (launch < launched) & (event >= launched) & ~waits[event] & waits[wait]
+    found &= (on[launch] == on[wait]) & (time_ns[wait] - time_ns[event] <= _AT_ONCE_NS)
+    launch, wait = launch[found], wait[found]
+    its = work.communicates[known[launch]]
+    rows, waited_ns = known[launch[its]], time_ns[wait[its]]
+    return _existing(rows, work.launched.next(_current(work, steps, rows), waited_ns))
+
+
+def _current(work: Work, steps: Rows, rows: Int64) -> Int64:
+    """The stream that was current when collectives were called; -1 if unknown, or their own."""
     place, labelled = _places(work, steps)
-    known = work.thread >= 0
-    other = np.flatnonzero(known & ~work.communicates & ((work.table == 0) | labelled))
-    rows = np.flatnonzero(known & work.communicates)
+    other = (work.thread >= 0) & ~work.communicates & ((work.table == 0) | labelled)
+    other = np.flatnonzero(other)
     called = work.launch_ns[rows] - 1
     there = Moments(place[other], work.launch_ns[other]).last(place[rows], called)
     anywhere = Moments(work.thread[other], work.launch_ns[other]).last(work.thread[rows], called)
     current = np.append(work.stream[other], -1)[np.where(there >= 0, there, anywhere)]
-    current = np.where(current == work.stream[rows], -1, current)
-    return _existing(work.launched.last(current, called), rows)
+    return np.where(current == work.stream[rows], -1, current)
 
 
 class Resumptions(Struct, frozen=True):
