@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.collected import collected_in_turn
-from commtrace.causal.blame.culprits import evened, stalls_in_turn, unpaused
+from commtrace.causal.blame.culprits import culprits, evened, stalls_in_turn, unpaused
 from commtrace.causal.blame.search import least_noise_ns
 from commtrace.causal.chance import above_zero
 from commtrace.causal.run.run_graph import run_graph
@@ -22,6 +22,7 @@ from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.rank.timelines import starved_when
+from commtrace.metrics.run.ranks import arrivals
 from commtrace.metrics.run.whole import (
     has_steps,
     of_time,
@@ -40,6 +41,7 @@ from commtrace.units import counted, ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
+_ONE = 0.8  # of all waits: those for one rank are none for ranks by turns
 _CHANCE = 0.01
 _CHANCE_IF_PAUSED = 0.05  # of hosts that launch nothing: GPUs' work varies little
 _PAUSE_NS = 1_000_000
@@ -112,6 +114,8 @@ class Jitter(Rule, frozen=True):
         # Few steps that differ are no chance if each of them is worth it, beyond noise.
         least = max(2 * least_noise_ns(run), self.min_step_share * whole(run).time_ns / steps.size)
         if not _waiting(run).size or not worth_reporting(cost, run, self.min_step_share):
+            return
+        if not culprits(run, self.min_step_share).found and _mostly_one(run):
             return
         pauses = _cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
         chance = _CHANCE_IF_PAUSED if pauses and steps.max() >= _PAUSE_NS else _CHANCE
@@ -192,6 +196,13 @@ def _run(late_us: float) -> Measures:
 def _waiting(run: Measures) -> Int64:
     calls = run_graph(run).calls
     return np.flatnonzero(calls.last_ns > calls.start_ns)
+
+
+def _mostly_one(run: Measures) -> bool:
+    """Whether others wait for hardly anybody but one rank, if not in every step beyond chance."""
+    its = arrivals(run)
+    caused = np.bincount(its.ints("rank"), its.ints("caused_wait_ns"))
+    return bool(caused.max(initial=0) > _ONE * caused.sum())
 
 
 def _evidence(

@@ -100,7 +100,10 @@ def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]
         possible = {
             cause: time
             for cause, time in parts.items()
-            if together or cause == fed or (cause in ("compute", "copy")) == (device >= host)
+            if both <= 0  # another delays the run more: what takes longest tells
+            or together
+            or cause == fed
+            or (cause in ("compute", "copy")) == (device >= host)
         }
     total = sum(max(value, 0) for value in possible.values())
     cause = max(possible, key=lambda cause: possible[cause])

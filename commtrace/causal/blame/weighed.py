@@ -12,6 +12,7 @@ from commtrace.causal.blame.awaited import awaited, works_by_turns
 from commtrace.causal.blame.causes import bursts, doubt_of
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.done_more import counted_more, done_more, slower
+from commtrace.causal.blame.more_calls import only_calls_more
 from commtrace.causal.blame.pattern import pattern
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.suspects import edit_of
@@ -47,6 +48,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     Of so many ``ranks`` they were found.
     """
     does = done_more(run, who)
+    if does.cause == "host" and only_calls_more(run, who.ranks):
+        return None
     its = pattern(run, who, ranks, lag_ns, does)
     persistent = its.in_every or its.works or its.pauses
     if not (persistent or its.spikes):
