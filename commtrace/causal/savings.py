@@ -94,11 +94,11 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     try:
         need_replay(run)
         _need_waits(run)
+        measured = as_measured(run)
+        before = launched_unrecorded(run, measured)
+        alone, left = _shorter(run, before, edit(before))
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
-    measured = as_measured(run)
-    before = launched_unrecorded(run, measured)
-    alone, left = _shorter(run, before, edit(before))
     mended = mended_lags(run, min_step_share)
     without = launched_unrecorded(run, mended)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]

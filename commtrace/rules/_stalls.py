@@ -75,6 +75,9 @@ _NO_ROOM = (
 )
 
 
+_LESS = "do less there, or launch further ahead"
+
+
 def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     """What a host does in a merged set of times, as far as its file tells, and what to do then."""
     said = _allocates(run, rank, when)
@@ -90,7 +93,8 @@ def launching_faster(run: Measures, rank: int, when: Intervals) -> str:
     if not many:
         return do
     ran = ", ".join(f"{_operator(name)} for {ms(time)}" for name, time in many[:_NAMED])
-    todo = [do for what, do in _IN_GAPS.items() if any(what in name for name, _ in many)]
+    named = [name for name, _ in many[:_NAMED]]
+    todo = [do for what, do in _IN_GAPS.items() if any(what in name for name in named)]
     return ": ".join((f"{do}; in the gaps the host runs {ran}", *["; ".join(todo)] * bool(todo)))
 
 
@@ -127,7 +131,7 @@ def _runs(its: HostMeanwhile | None, when: Intervals) -> str:
     todo = [do for what, do in _REMEDIES.items() if any(what in name for name, _ in ran)]
     if its.none_ns > total(when) / 2:
         todo = [_IN_PYTHON]
-    return ": ".join((said, "; ".join(todo))) if todo else said
+    return f"{said}: {'; '.join(todo)}" if todo else f"{_LESS}: {said}"
 
 
 def known_work(run: Measures, rank: int, when: Intervals) -> str | None:

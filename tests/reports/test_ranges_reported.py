@@ -64,14 +64,14 @@ ANSWERS = {
     "straggler/gloo-4": "rank 1 delays every step by 5.83 ms",
     "ddp_training/nccl-4": "Bytes communicated: sync_always 33.6 MB, no_sync 8.39 MB (0.25x).",
     "overlap/nccl-4": "Overlapped communication: synchronous 0, overlapped 315 µs, waited_too_ea",
-    "pipeline/nccl-4": "sending ranks 1–2 delay every step by 4.17 ms",
+    "pipeline/nccl-4": "4 pipeline stages wait 43 % of the time for their neighbours",
     "straggler/nccl-4": "rank 1 delays every step by 9.24 ms",
 }
 RULES = {
     "p2p_copies/hypercube-reconstructed": "uneven-p2p-bandwidth",
     "pipeline/gloo-4": "pipeline-bubble",
     "straggler/gloo-4": "straggler",
-    "pipeline/nccl-4": "late-sender",
+    "pipeline/nccl-4": "pipeline-bubble",
     "straggler/nccl-4": "straggler",
 }
 

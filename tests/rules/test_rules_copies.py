@@ -381,3 +381,10 @@ def test_stalls_between_large_pageable_copies_are_these_copies(size: int) -> Non
     run.copy(0, pinned, 500, memory="pinned", **memory, launch_ns=BASE_NS + 1000 * pinned)
     stalls = [its for its in diagnose(run.trace()).findings if its.rule == "launch-gap"]
     assert [its.explained_by == "pageable-copy" for its in stalls] == [size > 1 << 20]
+
+
+def test_pageable_copies_of_ranks_that_communicate_on_cpus_are_estimated(recorded: Path) -> None:
+    run = reader.read([recorded / "host_device_copies" / "nccl-1"])
+    (finding,) = diagnose(run, select=["pageable-copy"]).findings
+    assert finding.cost_ns == pytest.approx(30.9e6, rel=0.01)
+    assert any("estimated saving" in one.name for one in finding.evidence)

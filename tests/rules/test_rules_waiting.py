@@ -917,3 +917,23 @@ def test_reading_a_result_right_behind_a_synchronisation_stays() -> None:
             launch_ns=BASE_NS + 1_000 * (begun + 2_590),
         )  # fmt: skip
     assert not [its for its in found(run.trace(), "host-sync") if "cudaDevice" in its.summary]
+
+
+def test_stages_that_only_call_more_are_no_culprits() -> None:
+    """Between the ends of a pipeline hosts send and receive twice as often."""
+    first, *others = diagnose(recorded("pipeline/nccl-4")).findings
+    assert first.rule == "launch-gap"
+    assert not {"late-sender", "straggler"} & {its.rule for its in others}
+
+
+def test_ranks_take_no_turns_where_all_wait_for_one() -> None:
+    findings = diagnose(recorded("reduce_scatter/nccl-4")).findings
+    assert findings
+    assert "jitter" not in {its.rule for its in findings}
+
+
+def test_a_rank_that_another_hides_is_late_for_what_takes_it_longest() -> None:
+    _, hidden = found(recorded("barrier/nccl-4"), "straggler")
+    assert (hidden.cause, hidden.cost_ns) == ("host", 0)
+    assert hidden.cost_on_top_ns is not None
+    assert hidden.cost_on_top_ns > 6e6

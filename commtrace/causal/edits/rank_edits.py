@@ -11,6 +11,7 @@ from commtrace.arrays import Bool, Float64, Int64, among, distinct, rows_of_each
 from commtrace.causal.replay.graph import DROPPED
 from commtrace.causal.run.builder import COPY, FEED, HOST, JOIN, WAIT
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.diagnosis import CannotLook
 from commtrace.intervals import covered
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
@@ -41,7 +42,7 @@ def launching_within(
 
     Changes ``lag_ns`` in place, as the others here do: an edit is often of many ranks.
     """
-    edges = _of_kind(run, HOST).get(rank, _NONE)
+    edges = _edges(run, HOST, rank)
     at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
     launches = edges[among(at, on_run(run, rank, launch_ns))]
     lag_ns[launches] = np.minimum(lag_ns[launches], most_ns)
@@ -49,7 +50,7 @@ def launching_within(
 
 def doing_nothing_within(run: Measures, rank: int, when: Intervals, lag_ns: Int64) -> None:
     """A rank's host does not do what it did within a merged set of times, on its own clock."""
-    edges = _of_kind(run, HOST).get(rank, _NONE)
+    edges = _edges(run, HOST, rank)
     end = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
     began, ended = (on_run(run, rank, times) for times in when)
     measured = run_graph(run).graph.lag_ns[edges].astype(np.int64)
@@ -62,7 +63,7 @@ def not_launching(run: Measures, rank: int, launch_ns: Int64, lag_ns: Int64) -> 
 
     But where it launches something else between.
     """
-    its, edges = run_graph(run), _of_kind(run, HOST).get(rank, _NONE)
+    its, edges = run_graph(run), _edges(run, HOST, rank)
     launches = on_run(run, rank, launch_ns)
     ends = (its.graph.time_ns[nodes[edges]] for nodes in (its.graph.source, its.graph.target))
     from_one, to_one = (among(time_ns, launches) for time_ns in ends)
@@ -75,9 +76,9 @@ def launching_at_once(run: Measures, rank: int, idle: Intervals, lag_ns: Int64) 
 
     Nor does it resume later than what it waited for was done.
     """
-    its, joins = run_graph(run), _of_kind(run, JOIN).get(rank, _NONE)
+    its, joins = run_graph(run), _edges(run, JOIN, rank)
     joins = joins[_of_hosts(run)[its.graph.target[joins]]]
-    edges = np.append(_of_kind(run, HOST).get(rank, _NONE), joins)
+    edges = np.append(_edges(run, HOST, rank), joins)
     inside = edges[_ends_within(run, rank, edges, idle)]
     lag_ns[inside] = np.minimum(lag_ns[inside], 0)
 
@@ -87,7 +88,7 @@ def launching_ahead(run: Measures, rank: int, most_ns: int, but: Intervals, lag_
 
     But for those within a merged set of times, on the rank's own clock.
     """
-    edges = _of_kind(run, HOST).get(rank, _NONE)
+    edges = _edges(run, HOST, rank)
     ahead = edges[~_ends_within(run, rank, edges, but) & (lag_ns[edges] <= most_ns)]
     lag_ns[ahead] = np.minimum(lag_ns[ahead], 0)
 
@@ -105,7 +106,7 @@ def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns:
 
     That are the waits that ended so soon after one of them.
     """
-    its, joins = run_graph(run), _of_kind(run, JOIN).get(rank, _NONE)
+    its, joins = run_graph(run), _edges(run, JOIN, rank)
     joins = joins[_of_hosts(run)[its.graph.target[joins]]]
     done = np.sort(on_run(run, rank, done_ns)) - _CLOCKS_NS
     resumed_ns = its.graph.time_ns[its.graph.target[joins]]
@@ -122,7 +123,7 @@ def copying_within(
     So does the host that feeds one from pageable memory.
     """
     its = run_graph(run)
-    edges = np.concatenate([_of_kind(run, kind).get(rank, _NONE) for kind in (COPY, FEED)])
+    edges = np.concatenate([_edges(run, kind, rank) for kind in (COPY, FEED)])
     started_ns = on_run(run, rank, start_ns)
     order = np.argsort(started_ns, kind="stable")
     begin = its.graph.time_ns[its.graph.source[edges]]
@@ -134,9 +135,25 @@ def copying_within(
 
 def not_feeding(run: Measures, rank: int, start_ns: Int64, lag_ns: Int64) -> None:
     """A rank's host does not wait for copies that started at these times, on its own clock."""
-    its, feeds = run_graph(run), _of_kind(run, FEED).get(rank, _NONE)
+    its, feeds = run_graph(run), _edges(run, FEED, rank)
     begin = its.graph.time_ns[its.graph.source[feeds]]
     lag_ns[feeds[among(begin, on_run(run, rank, start_ns))]] = DROPPED
+
+
+def _edges(run: Measures, kind: int, rank: int) -> Int64:
+    """Those of a kind that lead to a rank. CannotLook where its GPUs are not in the graph."""
+    if rank in _on_cpus(run):
+        raise CannotLook(
+            "needs the run's graph to hold its GPUs, which it does where these communicate"
+        )
+    return _of_kind(run, kind).get(rank, _NONE)
+
+
+@measure
+def _on_cpus(run: Measures) -> frozenset[int]:
+    """The ranks that communicate on CPUs alone."""
+    calls = run_graph(run).calls
+    return frozenset(distinct(calls.rank[calls.on_cpu]).tolist())
 
 
 @measure

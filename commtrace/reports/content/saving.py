@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["saving", "share_of", "unrecorded_step_ns"]
 
 
+_HIDDEN = "potential saving: none before what delays the run more is mended"
+
+
 def unrecorded_step_ns(finding: Finding) -> float | None:
     """How long a step takes that nobody records, in the median, if its saving is of such."""
     its = (one.value for one in finding.evidence if one.name == UNRECORDED_STEP)
@@ -30,10 +33,12 @@ def share_of(finding: Finding, verdict: Verdict) -> tuple[str, str]:
 def saving(finding: Finding, verdict: Verdict) -> str | None:
     """Per step and in all, with its share; None where the cost is unknown.
 
-    What lies within one step is not shared out among all of them.
+    What lies within one step is not shared out among all of them. What others hide saves nothing
+    before these are mended.
     """
     if not finding.cost_ns:
-        return None
+        hidden_ns = finding.cost_on_top_ns
+        return f"{_HIDDEN}, then up to {ms(hidden_ns)} in all" if hidden_ns else None
     total, steps = ms(finding.cost_ns), verdict.steps
     share = "({} of {})".format(*share_of(finding, verdict))
     repeats = (finding.end_ns - finding.start_ns) * steps > verdict.step_time_ns
