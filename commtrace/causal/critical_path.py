@@ -82,7 +82,8 @@ CRITICAL_PATH = Table(
             "category",
             "`compute`, `copy`, `transfer` (all ranks were there, or a device does nothing but "
             "communicate and the trace does not say what waits for it), `launch` (from call to "
-            "start), `host` (no operator ran) or `idle` (of a device, the trace does not say why).",
+            "start), `host` (no operator ran; with GPUs, what the host does between launches) or "
+            "`idle` (of a device, the trace does not say why).",
         ),
         Column("op", "category", "The operation that was transferred or launched; else null."),
         Column("time_ns", "int64", "For how long.", "ns"),

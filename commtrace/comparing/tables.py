@@ -21,9 +21,10 @@ CHANGES = Table(
         Column(
             "kind",
             "category",
-            "`compute`, `copy` or `host` (no operator ran) of ranks; `transfer` (all ranks were "
-            "there) or `launch` (from call to start) of an operation; without a graph of the run "
-            "`compute`, `communication` (exposed), `copy` and `idle` of the mean device.",
+            "`compute`, `copy` or `host` (no operator ran; with GPUs, what the host does between "
+            "launches) of ranks; `transfer` (all ranks were there) or `launch` (from call to "
+            "start) of an operation; without a graph of the run `compute`, `communication` "
+            "(exposed), `copy` and `idle` of the mean device.",
         ),
         Column("rank", "Int64", "Whose own work it is; null if of all ranks, or of no single one."),
         Column(

@@ -98,6 +98,12 @@ def _of(path: Rows, column: str, least_ns: float) -> list[tuple[str, int]]:
     return [(name, times[name]) for name in longest_first if times[name] >= least_ns]
 
 
+_FOOTER = (
+    "transfer: all ranks were there; launch: from call to start; host: no operator ran, or, "
+    "with GPUs, what the host does between launches."
+)
+
+
 def section(path: Rows, title: str, steps: int) -> Section:
     """How long each rank did what on the critical path, in the mean of so many steps."""
     ranks, rank = np.unique(path.ints("rank"), return_inverse=True)
@@ -110,7 +116,7 @@ def section(path: Rows, title: str, steps: int) -> Section:
     lines = [(str(ranks[at]), by[at]) for at in longest.tolist()]
     if ranks.size > 1:
         lines.append(("all", by.sum(axis=0)))
-    footer = ["transfer: all ranks were there; launch: from call to start; host: no operator ran."]
+    footer = [_FOOTER]
     if ranks.size > longest.size:
         footer.insert(0, f"The {_SHOWN} ranks with most of it.")
     return Section(
