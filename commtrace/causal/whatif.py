@@ -182,6 +182,10 @@ def _edit(run: Measures, text: str) -> _Edit:
         if match[1] == "no-wait":
             return lambda run, lag: _without_waits(run, op, lag)
         return lambda run, lag: needing_nobody(run, _is(run, op), lag)
+    begun = text.partition("=" if "=" in text else ":")[0]
+    meant = [form for form in EDITS if begun and re.split("[=:]", form)[0] == begun]
+    if meant:
+        raise UsageError(f"{text}: {begun} is written as {' or '.join(meant)}")
     raise UsageError(f"no edit is called {text!r}; there are {', '.join(EDITS)}")
 
 

@@ -68,9 +68,7 @@ def write(path: Path, content: str | bytes) -> None:
             if is_file:
                 written.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
-        ) from None
+        raise _unwritten(path, error) from None
 
 
 def append(path: Path, text: str) -> None:
@@ -79,9 +77,13 @@ def append(path: Path, text: str) -> None:
         with path.open("a", encoding="utf-8", errors="replace") as stream:
             stream.write(text)
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror}: make room, or name another with -o"
-        ) from None
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: Path, error: OSError) -> UsageError:
+    folder = isinstance(error, FileNotFoundError | NotADirectoryError)
+    do = "make its folder first" if folder else "make room"
+    return UsageError(f"{path}: cannot be written: {error.strerror}: {do}, or name another with -o")
 
 
 def look(**more: Any) -> Look:

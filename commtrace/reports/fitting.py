@@ -98,6 +98,6 @@ def _left(line: str, width: int) -> int:
 def _noted(section: Section, dropped: list[str]) -> Section:
     if not dropped:
         return section
-    names = ", ".join(map(on_one_line, dropped))
+    names = ", ".join(map(on_one_line, dropped)).rstrip(".")
     footer = (*section.footer, f"Not shown at this width: {names}.")
     return Section(section.title, section.columns, section.cells, footer)

@@ -196,7 +196,8 @@ def _operations(run: Measures, its: Labels) -> _Operations:
     thread = launching_threads(run).values()
     launched = its.innermost(table.ints("rank"), table.ints("launch_ns"), thread)
     at, ranges = its.around(launched)
-    interval = intervals(run)
+    # What one kernel sends and receives moves both ways at once.
+    interval = codes(intervals(run), table.coded("op"))
     return _Operations(
         ranges,
         operation_of(run)[at],
