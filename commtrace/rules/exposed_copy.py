@@ -1,0 +1,193 @@
+"""Copies between host and GPU that run while nothing computes, though there is much to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import Float64, Int64, distinct
+from commtrace.causal.edits.rank_edits import copying_within
+from commtrace.causal.replay.graph import Lags
+from commtrace.causal.savings import saving
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.intervals import Intervals, covered, subtract, total, union
+from commtrace.metrics.rank.activity import Work, device_work
+from commtrace.metrics.run.whole import of_time, share_pct, step_count, worth_reporting
+from commtrace.rules._rule import Rule, too
+from commtrace.synthetic import Tiny
+from commtrace.table import Rows
+from commtrace.units import counted, mb, ms
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+_SEVERAL = 4  # a step: between layers rather than at an end of the step
+_LAYERS = ("layer's tensors", "one or two ahead")
+_BATCHES = ("step's batch", "before this step is over")
+
+
+class ExposedCopy(Rule, frozen=True):
+    """Pinned copies between host and GPU run while the GPU computes nothing.
+
+    What it detects
+        Copies of at least ``min_bytes`` from or to pinned memory, on every GPU that computes, whose
+        time without compute or communication beside it is worth ``min_step_share`` of the steps'
+        time, as far as there is as much compute without a copy beside it. The potential saving is
+        that of a run whose copies take only what is hidden already, and what compute is too short
+        to hide. It is not sure where they are not between computations several times a step: at a
+        step's end, what they bring may be needed as a whole.
+
+    Why it costs time
+        A GPU copies and computes at once, on engines of their own. Where each layer's weights are
+        copied only when the layer is next, one waits for the other by turns.
+
+    What to do
+        Copy one or two layers ahead, on a stream of its own, and let the computing stream wait for
+        the event behind the copy, not the host (``Stream.wait_event``, ``record_stream``).
+
+    Blind spots
+        Whether what is copied is known early enough: a trace does not show it. What lies ahead
+        takes memory. Copies from pageable memory wait for the host, and are a finding of their own.
+    """
+
+    explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
+
+    min_bytes: int = 1_000_000
+    min_step_share: float = 0.05
+
+    def check(self, run: Measures) -> Iterator[Finding]:
+        """At most one finding."""
+        copies = run.rows("copies")
+        mine = copies.coded("kind").where(("HtoD", "DtoH").__contains__)
+        mine &= (copies.ints("size_bytes") >= self.min_bytes) & (copies.ints("duration_ns") > 0)
+        mine &= copies.coded("memory").being("pinned")
+        if not mine.any():
+            raise CannotLook("needs copies of 1 MB or more between a GPU and pinned memory")
+        known = run.rows("copies", np.flatnonzero(mine))
+        each = [
+            _Exposed.of(_of(known, rank, device), work)
+            for (rank, device), work in device_work(run).items()
+            if device != "cpu" and work.compute is not None
+        ]
+        # With one GPU's mended the others would wait no less for what they copy.
+        estimate = min((one.hideable_ns for one in each), default=0)
+        if not worth_reporting(estimate, run, self.min_step_share):
+            return
+
+        def edit(lag_ns: Lags) -> Int64:
+            lag: Int64 = lag_ns.astype(np.int64)
+            for one in each:
+                start_ns = one.copies.ints("start_ns")
+                copying_within(run, one.rank, start_ns, one.left_ns, lag)
+            return lag
+
+        gain = saving(run, edit, estimate, self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
+            return
+        worst = max(each, key=lambda one: one.hideable_ns)
+        between = len(worst.when[0]) >= _SEVERAL * step_count(run)
+        ranks = distinct([one.rank for one in each]).tolist()
+        yield self.finding(
+            worst.when,
+            summary=f"{_what(worst.copies)} of rank {worst.rank} run for {ms(worst.exposed_ns)} "
+            f"with nothing computed beside them, and nothing is copied for "
+            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank)}"
+            + ("" if between else " (not sure: they are not between computations)"),
+            ranks=tuple(ranks),
+            streams=tuple(distinct(worst.copies.ints("stream")).tolist()),
+            saving=gain,
+            evidence=(
+                Evidence("copied with no compute beside", worst.exposed_ns, "ns"),
+                Evidence("compute with no copy beside", worst.free_ns, "ns"),
+                Evidence(
+                    f"share {of_time(run)}",
+                    share_pct(worst.exposed_ns, run),
+                    "%",
+                    100 * self.min_step_share,
+                ),
+            ),
+            ruled_out=("pageable memory: the copies are of pinned memory",),
+            advice=_ADVICE.format(*_LAYERS if between else _BATCHES),
+            confidence="medium" if between else "low",
+        )
+
+    @staticmethod
+    def bad() -> Measures:
+        """Before each layer of 400 µs its weights are copied for 300 µs."""
+        return _layers(ahead_us=0)
+
+    @staticmethod
+    def good() -> Measures:
+        """The same, a layer ahead."""
+        return _layers(ahead_us=400)
+
+
+_ADVICE = "copy the next {} while this one computes: on a stream of its own, {}, and let the "
+_ADVICE += "computing stream wait for the event behind it (Stream.wait_event)"
+
+
+class _Exposed(Struct, frozen=True, eq=False):
+    """A device's copies: ``when`` nothing ran beside them, and what computes beside none."""
+
+    copies: Rows
+    when: Intervals
+    free_ns: int
+
+    @classmethod
+    def of(cls, copies: Rows, work: Work) -> _Exposed:
+        """Those of one device, which did this work."""
+        start_ns = copies.ints("start_ns")
+        copied = union(start_ns, start_ns + copies.ints("duration_ns"))
+        compute = work.compute or copied
+        others = union(
+            *(np.concatenate(ends) for ends in zip(compute, work.communication, strict=True))
+        )
+        return cls(copies, subtract(copied, others), total(subtract(compute, copied)))
+
+    @property
+    def rank(self) -> int:
+        """The rank; -1 of none."""
+        ranks = self.copies.ints("rank")
+        return int(ranks[0]) if ranks.size else -1
+
+    @property
+    def exposed_ns(self) -> int:
+        """For how long nothing runs beside them."""
+        return total(self.when)
+
+    @property
+    def hideable_ns(self) -> int:
+        """How much of that compute could hide."""
+        return min(self.exposed_ns, self.free_ns)
+
+    @property
+    def left_ns(self) -> Float64:
+        """What each takes that is hidden already, or that compute is too short to hide."""
+        start_ns, took_ns = self.copies.ints("start_ns"), self.copies.ints("duration_ns")
+        alone = covered(start_ns, start_ns + took_ns, self.when)
+        return took_ns - alone * (self.hideable_ns / max(self.exposed_ns, 1))
+
+
+def _of(copies: Rows, rank: int, device: str) -> Rows:
+    return copies.take((copies.ints("rank") == rank) & copies.coded("device").being(device))
+
+
+def _what(copies: Rows) -> str:
+    kinds = " and ".join(copies.coded("kind").occurring())
+    size = mb(float(copies.ints("size_bytes").sum()))
+    return f"{counted(len(copies), f'{kinds} copy')}, {size} in all,"
+
+
+def _layers(ahead_us: float) -> Measures:
+    run = Tiny()
+    for step in range(2):
+        run.step(0, step, step * 8_000, 8_000)
+        for layer in range(10):
+            at = step * 8_000 + 500 + layer * 700
+            way = {"source": "host", "destination": "cuda:0", "memory": "pinned"}
+            run.copy(0, at - ahead_us, 300, kind="HtoD", size=4_000_000, stream=9, **way)
+            run.kernel(0, at + 300, 400)
+    return run.trace()

@@ -1,0 +1,49 @@
+"""Copies that nothing computes beside: what compute could hide, and of which ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from commtrace.diagnosis import Finding
+from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
+
+
+def found(run: Tiny) -> tuple[Finding, ...]:
+    return diagnose(run.trace(), select=["exposed-copy"]).findings
+
+
+def layers(count: int, copy_us: float, compute_us: float, *, copying: tuple[int, ...]) -> Tiny:
+    """Two ranks; before each layer some copy from pinned memory, and the others wait as long."""
+    run = Tiny(2)
+    for step in range(2):
+        for rank in (0, 1):
+            at = step * 20_000.0
+            run.step(rank, step, at, 20_000)
+            for _ in range(count):
+                if rank in copying:
+                    way = {"source": "host", "destination": "cuda:0", "memory": "pinned"}
+                    run.copy(rank, at, copy_us, kind="HtoD", size=4_000_000, stream=9, **way)
+                run.kernel(rank, at + copy_us, compute_us)
+                at += copy_us + compute_us
+            run.collective(rank, "all_reduce", at, 100, size=1_000)
+    return run
+
+
+@pytest.mark.parametrize(("compute_us", "saved_us"), [(600, 10 * 400), (150, 10 * 150)])
+def test_compute_hides_no_more_than_it_takes(compute_us: float, saved_us: float) -> None:
+    (finding,) = found(layers(10, 400, compute_us, copying=(0, 1)))
+    assert finding.cost_ns == pytest.approx(2e3 * saved_us, rel=0.02)
+    assert finding.confidence == "medium"
+    assert "next layer's tensors" in finding.advice
+
+
+def test_copies_of_one_rank_alone_are_not_what_all_wait_for() -> None:
+    assert not found(layers(10, 400, 600, copying=(1,)))
+
+
+def test_of_a_batch_at_the_start_of_each_step_it_is_not_sure() -> None:
+    (finding,) = found(layers(1, 4_000, 6_000, copying=(0, 1)))
+    assert finding.confidence == "low"
+    assert "not sure" in finding.summary
+    assert "next step's batch" in finding.advice
