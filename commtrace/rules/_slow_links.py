@@ -14,9 +14,11 @@ from commtrace.causal.edits.run_edits import as_measured
 from commtrace.causal.replay.graph import replayed
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import taking_less
+from commtrace.comms import EVEN, members
 from commtrace.diagnosis import CannotLook, too_few
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
+from commtrace.metrics.run.bandwidth import on_gpus, served
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.link_times import between_two, link_times
 from commtrace.quantiles import median, quantile
@@ -31,8 +33,10 @@ __all__ = [
     "MIN_COUNT",
     "MIN_RATIO",
     "Link",
+    "Rings",
     "SlowTransfers",
     "by_pair",
+    "rings_over",
     "slow_transfers",
     "waits_left",
 ]
@@ -41,6 +45,7 @@ MIN_COUNT, MIN_RATIO = 10, 1.25
 _STEADY = 0.75  # of the median: what a link limits is never much faster
 _NEARLY = 0.5  # of the slowest pair's excess: a pair that is slow, too
 _FEW = 0.25  # of all pairs
+_ABOUT = 1.25  # times as fast as its slowest link
 _WAITED = 0.25  # the same where only waits are known, which hide one another
 
 Pair = tuple[int, int]
@@ -62,6 +67,18 @@ class SlowTransfers(Struct, frozen=True, eq=False, weakref=True):
     @property
     def less_ns(self) -> Float64:
         """What each transfer would take less over a link like the others."""
+        return np.asarray(self.transfers.ints("transfer_ns") * (1 - 1 / self.ratio))
+
+
+class Rings(Struct, frozen=True, eq=False):
+    """Operations whose ring crosses a slow link, which takes so many times as long."""
+
+    transfers: Rows
+    ratio: float
+
+    @property
+    def less_ns(self) -> Float64:
+        """What each would take less over a link like the others."""
         return np.asarray(self.transfers.ints("transfer_ns") * (1 - 1 / self.ratio))
 
 
@@ -132,6 +149,25 @@ class Link(Struct, frozen=True):
     unit: str = "rank"
     separable: bool = True
     rest: tuple[Pair, ...] = ()
+
+
+def rings_over(run: Measures, found: SlowTransfers) -> Rings | None:
+    """The operations of rings that the link bounds: they are as fast as it is, about; None if none.
+
+    Of groups that both of its ends are in.
+    """
+    link_gb_s = median(found.slow.floats("busbw_gb_s"))
+    try:
+        known = served(run)
+    except CannotLook:
+        return None
+    group = known.coded("communicator")
+    over = group.where(lambda name: {*found.link.slow[0]} < {*members(name)})
+    busbw = known.floats("busbw_gb_s")
+    bound = (busbw > link_gb_s / _ABOUT) & (busbw < link_gb_s * _ABOUT)
+    even = known.coded("op").where(EVEN.__contains__) & known.flags("exact")
+    rings = known.take(over & even & bound & on_gpus(known, run))
+    return Rings(rings, found.ratio) if len(rings) else None
 
 
 def by_pair(known: Rows) -> dict[Pair, Float64]:

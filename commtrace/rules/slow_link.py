@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.causal.savings import Saving, of_transfers
+from commtrace.causal.savings import Saving, of_transfers, saving, taking_less
 from commtrace.comms import POINT_TO_POINT, members
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.hosts import ranks_of_hosts
@@ -18,7 +18,15 @@ from commtrace.quantiles import median
 from commtrace.rules._between_hosts import FAR, BetweenHosts, between_hosts
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_groups import SlowGroups, slow_groups
-from commtrace.rules._slow_links import MIN_COUNT, MIN_RATIO, SlowTransfers, by_pair, slow_transfers
+from commtrace.rules._slow_links import (
+    MIN_COUNT,
+    MIN_RATIO,
+    Rings,
+    SlowTransfers,
+    by_pair,
+    rings_over,
+    slow_transfers,
+)
 from commtrace.synthetic import Tiny
 from commtrace.units import clean, counted, numbered, rate
 
@@ -46,7 +54,9 @@ class SlowLink(Rule, frozen=True):
         all_gathers and reduce_scatters, its first quartile above their third, and no other exceeds
         what is usual by a quarter as much. Where none of these stands out, all that GPUs move
         between hosts is held against a twentieth of the bandwidth within hosts: adapters for each
-        GPU give more, behind any NVLink.
+        GPU give more, behind any NVLink. All_reduces, all_gathers and reduce_scatters of GPUs whose
+        bus bandwidth is that of a slow link between two of their ranks, within a quarter, are slow
+        for it: the saving has what they lose.
 
     Why it costs time
         Everybody who waits for these two ranks waits for their link.
@@ -91,20 +101,34 @@ class SlowLink(Rule, frozen=True):
                 raise
             found = None
         if found is not None:
-            gain = self._saving(found, run)
+            rings = rings_over(run, found)
+            gain = self._saving(found, run, rings)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                yield self._finding(found, gain, run)
+                yield self._finding(found, rings, gain, run)
         elif network is not None and not groups:
             gain = self._saving(network, run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._of_network(network, gain, run)
 
-    def _saving(self, slow: SlowTransfers | SlowGroups | BetweenHosts, run: Measures) -> Saving:
+    def _saving(
+        self,
+        slow: SlowTransfers | SlowGroups | BetweenHosts,
+        run: Measures,
+        rings: Rings | None = None,
+    ) -> Saving:
+        """With what ``rings`` over the link take longer."""
         its, less = slow.transfers, slow.less_ns
         estimate = wall_ns(its.ints("last_end_ns"), less)
-        return of_transfers(run, its, less, estimate, self.min_step_share)
+        if rings is None:
+            return of_transfers(run, its, less, estimate, self.min_step_share)
+        faster = taking_less(run, its, less)
+        too = taking_less(run, rings.transfers, rings.less_ns)
+        estimate += wall_ns(rings.transfers.ints("last_end_ns"), rings.less_ns)
+        return saving(run, lambda lag: too(faster(lag)), estimate, self.min_step_share)
 
-    def _finding(self, found: SlowTransfers, gain: Saving, run: Measures) -> Finding:
+    def _finding(
+        self, found: SlowTransfers, rings: Rings | None, gain: Saving, run: Measures
+    ) -> Finding:
         link, transfers, ratio = found.link, found.transfers, found.ratio
         slow, rest = found.slow, found.rest
         op = transfers.coded("op")
@@ -125,6 +149,11 @@ class SlowLink(Rule, frozen=True):
                 f"{len(transfers)} transfers {ends} {took} {times} times as long as the same "
                 f"between {others}"
                 + ("" if separable else f"; link or {link.unit}, the trace does not show which")
+                + (
+                    f"; as slow are {counted(len(rings.transfers), 'ring')} over it"
+                    if rings
+                    else ""
+                )
             ),
             ranks=link.ranks,
             streams=streams(transfers, run),

@@ -652,6 +652,24 @@ class TestSlowLink:
             assert findings[0].ranks == (1, 2)
             assert findings[0].confidence == "medium"
 
+    @pytest.mark.parametrize(("took", "rings"), [(450.0, 10), (90.0, 0)])
+    def test_rings_that_are_as_slow_as_the_link_lose_as_much(self, took: float, rings: int) -> None:
+        run, at = Tiny(4), 0.0
+        for _ in range(12):
+            for source in range(4):
+                to, sent = (source + 1) % 4, 300.0 if source == 1 else 100.0
+                run.collective(source, "send", at, sent, size=4 * MB, peer=to)
+                run.collective(to, "recv", at, sent, size=4 * MB, peer=source)
+                at += sent + 10
+        for _ in range(10):
+            for rank in range(4):
+                run.collective(rank, "all_reduce", at, took, size=4 * MB)
+            at += took + 10
+        (finding,) = found(run.trace(), "slow-link")
+        assert (f"; as slow are {rings} rings over it" in finding.summary) == bool(rings)
+        lost_us = 12 * 200 + rings * took * 2 / 3
+        assert finding.cost_ns == pytest.approx(1e3 * lost_us, rel=0.01)
+
     def test_both_ways_of_a_cable_are_one_link(self) -> None:
         (finding,) = found(self.pairs({(1, 2): 300.0, (2, 1): 300.0}), "slow-link")
         assert finding.ranks == (1, 2)
