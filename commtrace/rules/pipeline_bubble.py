@@ -25,6 +25,7 @@ from commtrace.rules._pipeline_waits import (
 )
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_links import waits_left
+from commtrace.rules._uneven_stages import heaviest_stage
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.units import counted, ms
@@ -155,7 +156,7 @@ class PipelineBubble(Rule, frozen=True):
                 *of_unrecorded(run),
             ),
             ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
-            advice=_advice(most, stages, batches, uneven=uneven),
+            advice=_advice(most, stages, batches, uneven=uneven, run=run),
             confidence="low" if batches is None else "medium" if uneven else "high",
         )
 
@@ -195,7 +196,9 @@ def _of_batches(ideal: float | None, batches: int | None) -> Iterator[Evidence]:
         )
 
 
-def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) -> str:
+def _advice(
+    most: _Pipeline, stages: int, batches: int | None, *, uneven: bool, run: Measures
+) -> str:
     if batches is None:
         return (
             f"{_TIMES_MORE} times as many micro-batches, as much smaller; or balance the stages: "
@@ -220,9 +223,11 @@ def _advice(most: _Pipeline, stages: int, batches: int | None, *, uneven: bool) 
     if added > _MUCH * most.filling_ns:
         advice += f", but {ms(added)} go to their messages"
     advice += _INTERLEAVED
-    if uneven:
-        advice += "; the rest is uneven stages or slow messages: balance the stages"
-    return advice
+    if not uneven:
+        return advice
+    if heaviest := heaviest_stage(run, most.ranks):
+        return f"balance the stages: {heaviest}; {advice}"
+    return f"{advice}; the rest is uneven stages or slow messages: balance the stages"
 
 
 def _bubble_pct(stages: int, micro_batches: int) -> float:

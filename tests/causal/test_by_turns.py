@@ -39,3 +39,34 @@ def test_a_learner_that_waits_for_its_actors_longer_than_they_for_it(
     run = learning(acts_us, learns_us)
     assert works_by_turns(run, (0,)) == turns
     assert not works_by_turns(run, (0, 1, 2))
+
+
+def updating(acts_us: float, learns_us: float, *, together: bool) -> Measures:
+    """The learner broadcasts, and receives from actors whose sends tell no peer."""
+    run, begin = Tiny(3), 0.0
+    for step in range(6):
+        acted = begin + 120 + acts_us
+        over = acted + 100 + learns_us + 100
+        for rank in range(3):
+            run.step(rank, step, begin, over - begin)
+            run.collective(rank, "broadcast", begin, 100, size=1 << 20, root=0)
+            if together:
+                run.collective(rank, "all_reduce", begin + 101, 10, size=4)
+        for actor in (1, 2):
+            run.kernel(actor, begin + 115, acts_us)
+            run.collective(actor, "send", acted, 90, size=1 << 20, stream=20 + actor)
+            run.collective(0, "recv", begin + 115, acts_us + 95, size=1 << 20, stream=20 + actor)
+        run.kernel(0, acted + 100, learns_us)
+        for rank in (1, 2):
+            run.collective(rank, "broadcast", acted + 95, learns_us + 100, size=1 << 20, root=0)
+        run.collective(0, "broadcast", over - 100, 95, size=1 << 20, root=0)
+        begin = over
+    return run.trace()
+
+
+@pytest.mark.parametrize(("together", "turns"), [(False, True), (True, False)])
+def test_who_waits_half_as_long_has_its_part_in_turn_if_nothing_is_done_together(
+    together: bool, turns: bool
+) -> None:
+    run = updating(6000, 8000, together=together)
+    assert works_by_turns(run, (0,)) == turns

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, distinct
+from commtrace.arrays import Int64, rows_by
 from commtrace.causal.replay.graph import Lags, replayed
 from commtrace.causal.run.builder import MEET
+from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.intervals import total, union
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -20,6 +22,7 @@ __all__ = ["AWAITED", "Waits", "awaited", "works_by_turns"]
 AWAITED = ("collective", "root", "send", "recv")
 """What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
 _BY_TURNS = 1.5  # times as long as the others
+_IN_PARTS = 0.5  # the same of a hub
 
 
 class Waits(Struct, frozen=True, eq=False):
@@ -62,13 +65,32 @@ def awaited(run: Measures, ranks: tuple[int, ...], lag_ns: Lags) -> Waits:
 def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     """Whether they wait far longer for the others than these for anybody, as a learner for actors.
 
-    Who only has more to do than others of its kind hardly waits.
+    Who only has more to do than others of its kind hardly waits. Of a hub half as long tells. A
+    recv whose send is unknown waits for somebody.
     """
     calls = run_graph(run).calls
-    waits = np.maximum(calls.last_ns - calls.start_ns, 0)
-    each, every = np.bincount(calls.rank, waits), distinct(calls.rank.astype(np.int64))
-    mine = np.isin(every, ranks)
-    if mine.all():
+    alone = calls.is_p2p & ~calls.is_send & (np.bincount(calls.operation)[calls.operation] == 1)
+    until = np.maximum(np.where(alone, calls.end_ns, calls.last_ns), calls.start_ns)
+    each = {
+        rank: total(union(calls.start_ns[at], until[at]))
+        for (rank,), at in rows_by(calls.rank).items()
+    }
+    mine = [waits for rank, waits in each.items() if rank in ranks]
+    rest = [waits for rank, waits in each.items() if rank not in ranks]
+    if not rest:
         return False
-    own, others = (float(each[every[which]].mean()) for which in (mine, ~mine))
-    return own > _BY_TURNS * max(others, 1.0)
+    own, others = (float(np.mean(its)) for its in (mine, rest))
+    times = _IN_PARTS if _is_hub(calls, ranks) else _BY_TURNS
+    return own > times * max(others, 1.0)
+
+
+def _is_hub(calls: Calls, ranks: tuple[int, ...]) -> bool:
+    """Whether all that others do together is from or to these ranks, as messages and roots."""
+    mine = np.isin(calls.rank, ranks)
+    rooted = calls.from_root | calls.to_root
+    if not (calls.is_p2p | rooted).all():
+        return False
+    number = calls.operation
+    with_mine = np.bincount(number, np.where(rooted, mine & calls.is_root, mine)) > 0
+    several = np.bincount(number) > 1
+    return bool(with_mine[several].all())

@@ -38,7 +38,7 @@ _BESIDE = 1.4  # of a whole one: processes beside it share its caches
 _NOT_ALWAYS = "its process takes more processor time than the others', but not every step waits"
 _RECORDED = "recording slows hosts, and unrecorded it delays much less"
 _ONCE = "it happened once, and nothing says what it was"
-_TURNS = "it waits for the others longer than they for it, as who has its own part in turn"
+_TURNS = "it waits for the others, too, as who has its own part in turn"
 _PAUSES = "it pauses for about as long in every step, but not every step waits"
 
 
