@@ -29,7 +29,7 @@ __all__ = ["SmallRows", "small_rows"]
 
 _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
 _CALL_NS = 100_000  # in which a host calls the next: beyond that it does other things
-_HARDLY = 0.25  # of the latency: kernels that need the result of the one before take longer
+_HARDLY = 1 / 3  # of the latency: kernels that need the result of the one before take longer
 _READING = 3  # latencies, in which a host reads a result and calls the next, computing hardly
 
 

@@ -11,6 +11,7 @@ from commtrace.arrays import codes, grouped, nth
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import full_cores
+from commtrace.comms import FROM_ROOT
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import kin
@@ -88,7 +89,10 @@ class LatencyBound(Rule, frozen=True):
         """One finding per operation, group and type; one of what shards a group's parameters."""
         several_ranks(run)
         known = served(run)
-        known = known.take(known.flags("exact"))
+        # Of a broadcast whose root is unknown it is the shortest duration, which waits for nobody.
+        whole = known.ints("present") == known.ints("expected")
+        whole &= known.coded("op").where(FROM_ROOT.__contains__)
+        known = known.take(known.flags("exact") | whole)
         group, op, dtype = (known.coded(name) for name in ("communicator", "op", "dtype"))
         every = Served(known, nth(codes(group)), typical_ns(known))
         looked, found = False, dict[tuple[str | None, ...], list[SmallRows]]()

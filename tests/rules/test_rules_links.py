@@ -420,6 +420,17 @@ class TestLatencyBound:
         if fires:
             assert findings[0].cost_ns > 0.8 * 59 * (38e3 + 48e3)
 
+    @pytest.mark.parametrize("missing", [False, True])
+    def test_broadcasts_of_a_root_that_nobody_names_are_known_if_all_ranks_are(
+        self, missing: bool
+    ) -> None:
+        run = Tiny(4)
+        for place in range(60):
+            for rank in range(3 if missing else 4):
+                run.collective(rank, "broadcast", 40.0 * place, 38, size=4)
+        findings = found(run.trace(), "latency-bound")
+        assert bool(findings) != missing
+
     @pytest.mark.parametrize(("op", "fires"), [("reduce_scatter", True), ("broadcast", False)])
     def test_the_rate_of_larger_ones_of_the_group_tells_what_is_latency(
         self, op: str, fires: bool
