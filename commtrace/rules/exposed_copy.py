@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SEVERAL = 4  # a step: between layers rather than at an end of the step
-_LAYERS = ("layer's tensors", "one or two ahead")
-_BATCHES = ("step's batch", "before this step is over")
 
 
 class ExposedCopy(Rule, frozen=True):
@@ -37,8 +35,8 @@ class ExposedCopy(Rule, frozen=True):
         time without compute or communication beside it is worth ``min_step_share`` of the steps'
         time, as far as there is as much compute without a copy beside it. The potential saving is
         that of a run whose copies take only what is hidden already, and what compute is too short
-        to hide. It is not sure where they are not between computations several times a step: at a
-        step's end, what they bring may be needed as a whole.
+        to hide. They have to be between computations several times a step, as those of layers are:
+        what is copied once, as a batch, may not be there any earlier.
 
     Why it costs time
         A GPU copies and computes at once, on engines of their own. Where each layer's weights are
@@ -73,7 +71,8 @@ class ExposedCopy(Rule, frozen=True):
             if device != "cpu" and work.compute is not None
         ]
         # With one GPU's mended the others would wait no less for what they copy.
-        estimate = min((one.hideable_ns for one in each), default=0)
+        often = all(len(one.when[0]) >= _SEVERAL * step_count(run) for one in each)
+        estimate = min((one.hideable_ns for one in each), default=0) if often else 0
         if not worth_reporting(estimate, run, self.min_step_share):
             return
 
@@ -88,14 +87,12 @@ class ExposedCopy(Rule, frozen=True):
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
         worst = max(each, key=lambda one: one.hideable_ns)
-        between = len(worst.when[0]) >= _SEVERAL * step_count(run)
         ranks = distinct([one.rank for one in each]).tolist()
         yield self.finding(
             worst.when,
             summary=f"{_what(worst.copies)} of rank {worst.rank} run for {ms(worst.exposed_ns)} "
             f"with nothing computed beside them, and nothing is copied for "
-            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank)}"
-            + ("" if between else " (not sure: they are not between computations)"),
+            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank)}",
             ranks=tuple(ranks),
             streams=tuple(distinct(worst.copies.ints("stream")).tolist()),
             saving=gain,
@@ -110,8 +107,7 @@ class ExposedCopy(Rule, frozen=True):
                 ),
             ),
             ruled_out=("pageable memory: the copies are of pinned memory",),
-            advice=_ADVICE.format(*_LAYERS if between else _BATCHES),
-            confidence="medium" if between else "low",
+            advice=_ADVICE,
         )
 
     @staticmethod
@@ -125,8 +121,10 @@ class ExposedCopy(Rule, frozen=True):
         return _layers(ahead_us=400)
 
 
-_ADVICE = "copy the next {} while this one computes: on a stream of its own, {}, and let the "
-_ADVICE += "computing stream wait for the event behind it (Stream.wait_event)"
+_ADVICE = (
+    "copy the next layer's tensors while this one computes: on a stream of their own, one or two "
+    "ahead, and let the computing stream wait for the event behind them (Stream.wait_event)"
+)
 
 
 class _Exposed(Struct, frozen=True, eq=False):

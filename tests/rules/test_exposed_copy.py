@@ -42,8 +42,5 @@ def test_copies_of_one_rank_alone_are_not_what_all_wait_for() -> None:
     assert not found(layers(10, 400, 600, copying=(1,)))
 
 
-def test_of_a_batch_at_the_start_of_each_step_it_is_not_sure() -> None:
-    (finding,) = found(layers(1, 4_000, 6_000, copying=(0, 1)))
-    assert finding.confidence == "low"
-    assert "not sure" in finding.summary
-    assert "next step's batch" in finding.advice
+def test_a_batch_at_the_start_of_each_step_may_not_be_there_earlier() -> None:
+    assert not found(layers(1, 4_000, 6_000, copying=(0, 1)))

@@ -91,23 +91,40 @@ def awaited_at_once(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
     """What waited for collectives that the stream which called them waits for at once.
 
     Of the waits that PyTorch makes a stream enter a trace keeps the calls. An event recorded
-    right behind a collective's launch, and a wait right behind that, are of it.
+    right behind a collective's launch, and a wait right behind that, are of it, but for a message
+    where others that were called before are to be waited for: the wait can be for one of these.
     """
     kind, thread = synchronisations.coded("kind"), synchronisations.ints("thread")
     calls = np.flatnonzero(kind.being("Event Record") | kind.being("Stream Wait Event"))
     known = np.flatnonzero(work.thread >= 0)
-    launched = known.size
-    waits = np.append(np.zeros(launched, np.bool_), kind.being("Stream Wait Event")[calls])
+    row = np.append(known, np.full(calls.size, -1))
+    waits = np.append(np.zeros(known.size, np.bool_), kind.being("Stream Wait Event")[calls])
     on = np.append(work.thread[known], work.threads.number(thread[calls]))
     time_ns = np.append(work.launch_ns[known], synchronisations.ints("start_ns")[calls])
     order = np.lexsort((time_ns, on))
-    launch, event, wait = order[:-2], order[1:-1], order[2:]
-    found = (launch < launched) & (event >= launched) & ~waits[event] & waits[wait]
-    found &= (on[launch] == on[wait]) & (time_ns[wait] - time_ns[event] <= _AT_ONCE_NS)
-    launch, wait = launch[found], wait[found]
-    its = work.communicates[known[launch]]
-    rows, waited_ns = known[launch[its]], time_ns[wait[its]]
-    return _existing(rows, work.launched.next(_current(work, steps, rows), waited_ns))
+    row, waits, on, time_ns = row[order], waits[order], on[order], time_ns[order]
+    communicates = (row >= 0) & np.append(work.communicates, False)[row]
+    its = communicates[:-2] & (row[1:-1] < 0) & ~waits[1:-1] & waits[2:]
+    its &= (on[:-2] == on[2:]) & (time_ns[2:] - time_ns[1:-1] <= _AT_ONCE_NS)
+    exchanges = (row >= 0) & np.append(work.exchanges, False)[row]
+    its &= (~exchanges | (_left_to_wait_for(communicates, waits, on) == 0))[:-2]
+    at = np.flatnonzero(its)
+    current = _current(work, steps, row[at])
+    return _existing(row[at], work.launched.next(current, time_ns[at + 2]))
+
+
+def _left_to_wait_for(communicates: Bool, waits: Bool, on: Int64) -> Int64:
+    """How many launches on a thread nothing has waited for before each of its calls, in order.
+
+    A wait right before such a launch is that of its stream for what was launched before.
+    """
+    waits = waits & ~np.append(communicates[1:], False)
+    change = communicates.astype(np.int64) - waits
+    left = np.zeros_like(change)
+    for its in np.split(np.arange(on.size), np.flatnonzero(np.diff(on)) + 1):
+        total = np.cumsum(change[its]) - change[its]
+        left[its] = total - np.minimum.accumulate(np.minimum(total, 0))
+    return left
 
 
 def _current(work: Work, steps: Rows, rows: Int64) -> Int64:

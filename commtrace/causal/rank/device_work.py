@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ __all__ = [
 
 ROUNDING_NS = 2_000
 """Old traces round starts and durations to whole microseconds, each by itself."""
+_EXCHANGES = re.compile("(?i)sendrecv")
 _STREAMS = 1 << 40  # more than any number of a stream
 _TABLES = ("kernels", "copies", "blocking_calls", "synchronisations", "collectives", "steps")
 
@@ -57,7 +59,8 @@ class Work(Struct, frozen=True, dict=True):
 
     ``table`` is 0 for a row of ``kernels``, 1 for one of ``copies``. ``stream`` counts the pairs
     of device and stream, ``name`` the kernels' names and the copies' kinds, ``thread`` the host
-    threads; where the launch is unknown ``thread`` is -1, ``launch_ns`` NULL.
+    threads; where the launch is unknown ``thread`` is -1, ``launch_ns`` NULL. What ``exchanges``
+    sends and receives, where not every call need be waited for.
     """
 
     table: Int64
@@ -70,6 +73,7 @@ class Work(Struct, frozen=True, dict=True):
     name: Int64
     step: Int64
     communicates: Bool
+    exchanges: Bool
     to_host: Bool
     pageable: Bool
     threads: Numbered
@@ -111,6 +115,7 @@ class Work(Struct, frozen=True, dict=True):
             name=name.astype(np.int64)[order],
             step=both("step")[order],
             communicates=np.append(kind, no_copy)[order],
+            exchanges=np.append(named[0].where(_exchanges), no_copy)[order],
             to_host=np.append(no_kernel, copies.coded("kind").being("DtoH"))[order],
             pageable=np.append(no_kernel, memory)[order],
             threads=threads,
@@ -145,6 +150,10 @@ class Work(Struct, frozen=True, dict=True):
         device = _codes(table.coded("device"), self.devices)
         number = self.streams.number(device * _STREAMS + named)
         return np.where((device < 0) | (named == NULL), -1, number)
+
+
+def _exchanges(kernel: str) -> bool:
+    return _EXCHANGES.search(kernel) is not None
 
 
 def _codes(column: Coded, known: Mapping[str | None, int]) -> Int64:
