@@ -40,21 +40,22 @@ def overlap_matrix(overlaps: pd.DataFrame, rank: int, *, ax: Axes | None = None)
 
 
 def copy_matrix(copies: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Median bandwidth of the copies from each device to each other, in GB/s.
+    """Bandwidth of the copies from each device to each other while any of them runs, in GB/s.
 
     ``copies`` has the columns of the measure of that name; of several ranks the median.
     """
-    known = copies.dropna(subset=["source", "destination", "gb_s_p50"])
+    known = copies.dropna(subset=["source", "destination", "gb_s_busy"])
     if known.empty:
         return nothing(ax, "no copy has a known size, source and destination")
     known = known.astype({"source": str, "destination": str})
-    speed = known.pivot_table(
-        index="source", columns="destination", values="gb_s_p50", aggfunc="median"
-    )
+    known["busy_ns"] = known["bytes"] / known["gb_s_busy"]
+    each = known.groupby(["source", "destination", "rank"])[["bytes", "busy_ns"]].sum()
+    each["gb_s"] = each["bytes"] / each["busy_ns"]
+    speed = each.pivot_table(index="source", columns="destination", values="gb_s", aggfunc="median")
     names = sorted({*speed.index, *speed.columns}, key=lambda name: (len(name), name))
     values = speed.reindex(index=names, columns=names).to_numpy(np.float64)
     shown = [short(name) for name in names]
-    ax = _heat(values, shown, shown, "median bandwidth [GB/s]", "Blues", ax, rate)
+    ax = _heat(values, shown, shown, "bandwidth [GB/s]", "Blues", ax, rate)
     ax.set_xlabel("to")
     ax.set_ylabel("from")
     return ax

@@ -75,7 +75,7 @@ def _devices(run: Measures) -> Iterator[Markup]:
         for row in by_host[host]:
             if row["source"] and row["destination"] and row["bytes"]:
                 pair = clean(row["source"], 12), clean(row["destination"], 12)
-                sent.setdefault(pair, []).append(_Sent(row["bytes"], row["gb_s_p50"]))
+                sent.setdefault(pair, []).append(_Sent(row["bytes"], row["gb_s_busy"]))
         ends = sorted({end for pair in sent for end in pair}, key=lambda end: (len(end), end))
         title = "Copies from device to device"
         title += f" of host {clean(host, 40)}" if len(set(host_of.values())) > 1 else ""
