@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commtrace.analysis import Analysis, Question
-from commtrace.diagnosis import Diagnosis, Finding
+from commtrace.diagnosis import Diagnosis, Finding, Note
 from commtrace.reports import content
 from commtrace.reports.content.unchecked import CONCERNS
 from commtrace.rules import RULES
@@ -160,3 +160,10 @@ def test_rules_of_gpus_concern_no_cpu() -> None:
 
 def test_what_rules_concern_is_said_of_rules_that_there_are() -> None:
     assert CONCERNS.keys() <= RULES.keys()
+
+
+def test_that_the_recording_failed_stands_above_what_is_found() -> None:
+    analysis = analysed(BOTH)
+    failed = Note("failed-recording", "the recording failed: rank 1: ValueError: boom")
+    said = content.headline(replace(analysis, notes=(failed,)))
+    assert "The recording failed: rank 1: ValueError: boom." in said

@@ -19,7 +19,7 @@ from commtrace.reports.content import alike, critical_path, ranges, tables, wait
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unchecked import unchecked
 from commtrace.reports.content.verdict import verdict
-from commtrace.trace_tables import CUT_BEFORE_GPU, LEFT_OUT, SAMPLED
+from commtrace.trace_tables import CUT_BEFORE_GPU, FAILED, LEFT_OUT, SAMPLED
 from commtrace.units import clean, counted, duration, numbered, percent
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def headline(analysis: Analysis) -> list[str]:
     """A line each: the name, what ran, its communication's cost, critical path, who was waited for.
 
     Where no path is known, why; the rank only if one stands out. What a recorded workload asked,
-    and the answer, comes before what ran, and behind it that files of other runs are left out.
+    and the answer, comes before what ran, and behind it that the recording failed, and that files
+    of other runs are left out.
     """
     run, noted = analysis.run, {note.code for note in analysis.notes}
     path = critical_path.sentence(analysis.measures) or critical_path.lacking(analysis.measures)
@@ -45,10 +46,17 @@ def headline(analysis: Analysis) -> list[str]:
         clean(run.name),
         *filter(None, [ranges.answer(analysis)]),
         what_ran(run),
+        *_failed(analysis.notes),
         *_left_out(analysis.notes),
         clean(_exposure(devices(analysis.measures).dicts(), noted)),
         *filter(None, [path, waiting.straggler(analysis)]),
     ]
+
+
+def _failed(notes: Sequence[Note]) -> list[str]:
+    """What ended the recording: what follows is of a run that did not go on."""
+    failed = [note.message for note in notes if note.code == FAILED]
+    return [clean(f"{failed[0][:1].upper()}{failed[0][1:]}.", 400)] if failed else []
 
 
 def _left_out(notes: Sequence[Note]) -> list[str]:
