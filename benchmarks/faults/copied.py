@@ -9,6 +9,7 @@ from benchmarks.faults.workloads import copies, plain
 __all__ = ["FAULTS"]
 
 _FAST_GB_S, _PINNED_GB_S = 90.0, 24.0
+_LAYERS, _LEAST_US = 6, 50.0  # in which 1.2 MB are copied
 
 
 def uneven_peers(loop: Loop, share: float, present: bool) -> Truth:
@@ -63,6 +64,22 @@ def pageable(loop: Loop, share: float, present: bool) -> Truth:
     return Truth("pageable-copy")
 
 
+def layer_by_layer(loop: Loop, share: float, present: bool) -> Truth:
+    """Weights are copied when their layer is next. Without: on a stream of their own, ahead."""
+    us = max(share * loop.step_us / _LAYERS, _LEAST_US)
+    way = {"kind": "HtoD", "source": "host", "destination": "cuda:0", "memory": "pinned"}
+    stream = {} if present else {"stream": 9}
+
+    def layers() -> None:
+        for rank in loop.everyone:
+            for _ in range(_LAYERS):
+                loop.copy(rank, us, size=round(us * 1e3 * _PINNED_GB_S), **way, **stream)
+                loop.compute(rank, 1.5 * us, place="layer", name=loop.name("forward"))
+
+    loop.hooks["input"].append(layers)
+    return Truth("exposed-copy")
+
+
 def copy_loop(loop: Loop, share: float, present: bool) -> Truth:
     """Results are read one by one, each when the one before it has come. Without: at once."""
     stall = loop.dice.uniform(10, 40)
@@ -86,5 +103,6 @@ FAULTS = (
     Fault("uneven-p2p-bandwidth", uneven_peers, copies, _alone),
     Fault("detour-beats-direct", detour, plain, _alone),
     Fault("pageable-copy", pageable),
+    Fault("exposed-copy", layer_by_layer),
     Fault("copy-loop", copy_loop),
 )
