@@ -65,8 +65,8 @@ def updating(acts_us: float, learns_us: float, *, together: bool) -> Measures:
 
 
 @pytest.mark.parametrize(("together", "turns"), [(False, True), (True, False)])
-def test_who_waits_half_as_long_has_its_part_in_turn_if_nothing_is_done_together(
+def test_a_hub_that_waits_a_quarter_as_long_has_its_part_in_turn(
     together: bool, turns: bool
 ) -> None:
-    run = updating(6000, 8000, together=together)
+    run = updating(3000, 8000, together=together)
     assert works_by_turns(run, (0,)) == turns

@@ -22,7 +22,7 @@ __all__ = ["AWAITED", "Waits", "awaited", "works_by_turns"]
 AWAITED = ("collective", "root", "send", "recv")
 """What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
 _BY_TURNS = 1.5  # times as long as the others
-_IN_PARTS = 0.5  # the same of a hub
+_IN_PARTS = 0.25  # the same of a hub
 
 
 class Waits(Struct, frozen=True, eq=False):
@@ -65,8 +65,8 @@ def awaited(run: Measures, ranks: tuple[int, ...], lag_ns: Lags) -> Waits:
 def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     """Whether they wait far longer for the others than these for anybody, as a learner for actors.
 
-    Who only has more to do than others of its kind hardly waits. Of a hub half as long tells. A
-    recv whose send is unknown waits for somebody.
+    Who only has more to do than others of its kind hardly waits. Of a hub a quarter as long tells.
+    A recv whose send is unknown waits for somebody.
     """
     calls = run_graph(run).calls
     alone = calls.is_p2p & ~calls.is_send & (np.bincount(calls.operation)[calls.operation] == 1)
