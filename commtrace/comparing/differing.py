@@ -25,6 +25,7 @@ def differing(
 ) -> tuple[Note, ...]:
     """Notes about other ranks, software and machines, other work, and disturbed recordings."""
     return (
+        *_same(base, candidate),
         *_facts(base, candidate),
         *_operations(base, candidate),
         *_waits((*of_base, *of_candidate)),
@@ -34,6 +35,16 @@ def differing(
         *_lacking("base", of_base),
         *_lacking("candidate", of_candidate),
     )
+
+
+def _same(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iterator[Note]:
+    before, after = (
+        {file for one in side for file in one.measures.rows("ranks").coded("file").occurring()}
+        for side in (base, candidate)
+    )
+    if both := len(before & after):
+        files = f"{counted(both, 'file')} {'is' if both == 1 else 'are'}"
+        yield Note("same-files", f"{files} on both sides: a recording does not differ from itself")
 
 
 _FACTS: tuple[tuple[str, str, Callable[[Recorded], Any]], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -261,3 +262,12 @@ def test_any_two_runs_add_up(make: Make, seed: int) -> None:
         return make(work, host=host, ops=ops, transfer=float(dice.integers(10, 5_000)))
 
     assert adds_up(compare(run(), run()))
+
+
+def test_a_recording_does_not_differ_from_itself(recorded: Path) -> None:
+    folder = recorded / "ddp_training" / "gloo-4"
+    (note, *_) = compare_with_findings(folder, folder).notes
+    assert (note.code, note.message.partition(":")[0]) == (
+        "same-files",
+        "4 files are on both sides",
+    )
