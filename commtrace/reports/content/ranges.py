@@ -18,7 +18,7 @@ __all__ = ["answer", "section"]
 _SHOWN = 12
 _WIDEST = 48
 _INCOMPARABLE = 100  # times the fastest: no way to do the same
-_BEST = "x best: times the fastest beside it. "
+_BEST = "x best: times the fastest beside it, as ranks see it: with their waits for others. "
 _FOOTER = (
     "On a GPU a range lasts until what its host launched is done. Compute, communication and bytes "
     "are means over ranges."
