@@ -80,7 +80,7 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     if not rest:
         return False
     own, others = (float(np.mean(its)) for its in (mine, rest))
-    times = _IN_PARTS if _is_hub(calls, ranks) else _BY_TURNS
+    times = _IN_PARTS if len(rest) > 1 and _is_hub(calls, ranks) else _BY_TURNS
     return own > times * max(others, 1.0)
 
 
