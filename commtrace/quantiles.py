@@ -27,8 +27,10 @@ def medians(values: npt.ArrayLike, axis: int) -> Float64:
 
 
 def quantile(values: npt.ArrayLike, share: float) -> float:
-    """What so large a share of some values is below, between two of them in proportion."""
+    """What so large a share of some values is below, between two in proportion; NaN of none."""
     ordered = np.sort(np.ravel(values))
+    if not ordered.size:
+        return float("nan")
     at = share * (ordered.size - 1)
     low = int(at)
     high = min(low + 1, ordered.size - 1)

@@ -28,6 +28,7 @@ def test_medians_along_an_axis_are_numpys(
 
 def test_of_nothing_there_is_no_median() -> None:
     assert np.isnan(median([]))
+    assert np.isnan(quantile([], 0.25))
     assert np.isnan(medians(np.empty((0, 3)), axis=0)).tolist() == [True] * 3
 
 

@@ -431,6 +431,16 @@ class TestLatencyBound:
         findings = found(run.trace(), "latency-bound")
         assert bool(findings) != missing
 
+    def test_where_even_the_small_ones_are_large_there_is_no_latency_of_these(self) -> None:
+        run, now = Tiny(8), 0.0
+        for op, size in [("reduce_scatter", 160 * MB)] * 3 + [("all_gather", 8 * MB)] * 12:
+            for rank in range(8):
+                run.collective(rank, op, now, size / 2e4, size=size)
+            now += size / 2e4 + 5
+        diagnosis = diagnose(run.trace(), select=["latency-bound"])
+        assert not diagnosis.findings
+        assert "latency-bound" not in diagnosis.skipped
+
     @pytest.mark.parametrize(("op", "fires"), [("reduce_scatter", True), ("broadcast", False)])
     def test_the_rate_of_larger_ones_of_the_group_tells_what_is_latency(
         self, op: str, fires: bool

@@ -28,10 +28,11 @@ def only_calls_more(run: Measures, ranks: tuple[int, ...]) -> bool:
     if not others:
         return False
     calls, own_ns = run_graph(run).calls.rank, own_work(run).own_ns
-    count = np.bincount(calls)
-    host, device = (np.bincount(calls, own_ns[:, of]) for of in (HOSTS, DEVICES))
     mine, rest = list(ranks), others
-    if count[mine].min() < _ALIKE * count[rest].max():
+    last = max(*mine, *rest) + 1
+    count = np.bincount(calls, minlength=last)
+    host, device = (np.bincount(calls, own_ns[:, of], last) for of in (HOSTS, DEVICES))
+    if not count[rest].all() or count[mine].min() < _ALIKE * count[rest].max():
         return False
     each, theirs = (host[its].sum() / count[its].sum() for its in (mine, rest))
     computes, compute = (device[its].mean() for its in (mine, rest))
