@@ -182,7 +182,8 @@ def _rules() -> str:
     return _page(
         "# Rules",
         "What `commtrace analyze` looks for. A threshold is changed with `--threshold "
-        "RULE.NAME=VALUE`, or under `[tool.commtrace.rules.RULE]` of `pyproject.toml`.",
+        "RULE.NAME=VALUE`, or under `[tool.commtrace.rules.RULE]` of `pyproject.toml`. A cost that "
+        "reaches 95 % of a share of the steps' time is told: what it is worth is an estimate.",
         _grid(("rule", "what it says"), ((f"[{n}](rules/{n}.md)", _gist(n)) for n in RULES)),
         "```{toctree}\n:hidden:\n:glob:\n\nrules/*\n```",
     )
