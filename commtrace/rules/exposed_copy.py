@@ -15,7 +15,8 @@ from commtrace.causal.savings import saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import Intervals, covered, subtract, total, union
 from commtrace.metrics.rank.activity import Work, device_work
-from commtrace.metrics.run.whole import of_time, share_pct, step_count, worth_reporting
+from commtrace.metrics.run.whole import of_time, share_pct, step_count, whole, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _SEVERAL = 4  # a step: between layers rather than at an end of the step
+_APART = 0.1  # of a copy: a cast of what came is no layer
 
 
 class ExposedCopy(Rule, frozen=True):
@@ -36,7 +38,7 @@ class ExposedCopy(Rule, frozen=True):
         time, as far as there is as much compute without a copy beside it. The potential saving is
         that of a run whose copies take only what is hidden already, and what compute is too short
         to hide. They have to be between computations several times a step, as those of layers are:
-        what is copied once, as a batch, may not be there any earlier.
+        what is copied at one place of it, as a batch, may not be there any earlier.
 
     Why it costs time
         A GPU copies and computes at once, on engines of their own. Where each layer's weights are
@@ -44,11 +46,13 @@ class ExposedCopy(Rule, frozen=True):
 
     What to do
         Copy one or two layers ahead, on a stream of its own, and let the computing stream wait for
-        the event behind the copy, not the host (``Stream.wait_event``, ``record_stream``).
+        the event behind the copy, not the host (``Stream.wait_event``, ``record_stream``). What
+        goes to the host is copied likewise while the next layer computes.
 
     Blind spots
         Whether what is copied is known early enough: a trace does not show it. What lies ahead
-        takes memory. Copies from pageable memory wait for the host, and are a finding of their own.
+        takes memory. Without steps nothing tells layers from batches. Copies from pageable memory
+        wait for the host, and are a finding of their own.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
@@ -63,7 +67,10 @@ class ExposedCopy(Rule, frozen=True):
         mine &= (copies.ints("size_bytes") >= self.min_bytes) & (copies.ints("duration_ns") > 0)
         mine &= copies.coded("memory").being("pinned")
         if not mine.any():
-            raise CannotLook("needs copies of 1 MB or more between a GPU and pinned memory")
+            which = f"of {mb(self.min_bytes)} or more between a GPU and pinned memory"
+            raise CannotLook(f"needs copies {which}")
+        if not whole(run).in_steps:
+            raise CannotLook("needs steps that hold the run's work, to tell layers from batches")
         known = run.rows("copies", np.flatnonzero(mine))
         each = [
             _Exposed.of(_of(known, rank, device), work)
@@ -71,7 +78,7 @@ class ExposedCopy(Rule, frozen=True):
             if device != "cpu" and work.compute is not None
         ]
         # With one GPU's mended the others would wait no less for what they copy.
-        often = all(len(one.when[0]) >= _SEVERAL * step_count(run) for one in each)
+        often = all(one.places >= _SEVERAL * step_count(run) for one in each)
         estimate = min((one.hideable_ns for one in each), default=0) if often else 0
         if not worth_reporting(estimate, run, self.min_step_share):
             return
@@ -107,7 +114,7 @@ class ExposedCopy(Rule, frozen=True):
                 ),
             ),
             ruled_out=("pageable memory: the copies are of pinned memory",),
-            advice=_ADVICE,
+            advice=_ADVICE["HtoD" in worst.copies.coded("kind").occurring()],
         )
 
     @staticmethod
@@ -121,18 +128,24 @@ class ExposedCopy(Rule, frozen=True):
         return _layers(ahead_us=400)
 
 
-_ADVICE = (
-    "copy the next layer's tensors while this one computes: on a stream of their own, one or two "
-    "ahead, and let the computing stream wait for the event behind them (Stream.wait_event)"
-)
+_ADVICE = {
+    True: "copy the next layer's tensors while this one computes: on a stream of their own, one or "
+    "two ahead, and let the computing stream wait for the event behind them (Stream.wait_event)",
+    False: "copy what a layer leaves while the next one computes: on a stream of its own, which "
+    "waits for the event behind the layer (Stream.wait_event, record_stream)",
+}
 
 
 class _Exposed(Struct, frozen=True, eq=False):
-    """A device's copies: ``when`` nothing ran beside them, and what computes beside none."""
+    """A device's copies: ``when`` nothing ran beside them, and what computes beside none.
+
+    ``places`` counts those of ``when`` with compute between them, not the tensors of a batch.
+    """
 
     copies: Rows
     when: Intervals
     free_ns: int
+    places: int
 
     @classmethod
     def of(cls, copies: Rows, work: Work) -> _Exposed:
@@ -143,7 +156,10 @@ class _Exposed(Struct, frozen=True, eq=False):
         others = union(
             *(np.concatenate(ends) for ends in zip(compute, work.communication, strict=True))
         )
-        return cls(copies, subtract(copied, others), total(subtract(compute, copied)))
+        when = subtract(copied, others)
+        between_ns = covered(when[1][:-1], when[0][1:], compute)
+        places = np.count_nonzero(between_ns > _APART * median(copies.ints("duration_ns")))
+        return cls(copies, when, total(subtract(compute, copied)), int(places) + 1)
 
     @property
     def rank(self) -> int:

@@ -44,3 +44,43 @@ def test_copies_of_one_rank_alone_are_not_what_all_wait_for() -> None:
 
 def test_a_batch_at_the_start_of_each_step_may_not_be_there_earlier() -> None:
     assert not found(layers(1, 4_000, 6_000, copying=(0, 1)))
+
+
+def tensors(kind: str, at_us: float, *, steps: bool) -> Tiny:
+    """Six iterations; 5 pinned tensors one behind the other, each cast, at one place of each."""
+    run = Tiny(1)
+    for step in range(6):
+        start = step * 10_000.0
+        if steps:
+            run.step(0, step, start, 10_000)
+        run.kernel(0, start + 3_100, 3_500)
+        for at in range(5):
+            way = {"memory": "pinned"}
+            if kind == "HtoD":
+                way |= {"source": "host", "destination": "cuda:0"}
+            its = start + at_us + at * 620
+            run.copy(0, its, 600, kind=kind, size=8_000_000, stream=9, **way)
+            run.kernel(0, its + 600, 15, stream=9)
+    return run
+
+
+@pytest.mark.parametrize(("kind", "at_us"), [("HtoD", 0), ("DtoH", 6_700)])
+def test_the_tensors_of_a_batch_and_results_are_no_layers(kind: str, at_us: float) -> None:
+    assert not found(tensors(kind, at_us, steps=True))
+
+
+def test_without_steps_nothing_tells_layers_from_batches() -> None:
+    run = tensors("HtoD", 0, steps=False).trace()
+    assert "steps" in diagnose(run, select=["exposed-copy"]).skipped["exposed-copy"]
+
+
+def test_what_goes_to_the_host_is_copied_while_the_next_layer_computes() -> None:
+    run = Tiny(1)
+    for step in range(2):
+        run.step(0, step, step * 8_000, 8_000)
+        for layer in range(10):
+            at = step * 8_000 + layer * 700
+            run.kernel(0, at, 400)
+            run.copy(0, at + 400, 300, kind="DtoH", size=4_000_000, stream=9, memory="pinned")
+    (finding,) = found(run)
+    assert finding.advice.startswith("copy what a layer leaves while the next one computes")
