@@ -13,6 +13,7 @@ from commtrace.causal.run.builder import MEET
 from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.intervals import total, union
+from commtrace.metrics.run.stages import other_stages
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -65,8 +66,8 @@ def awaited(run: Measures, ranks: tuple[int, ...], lag_ns: Lags) -> Waits:
 def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     """Whether they wait far longer for the others than these for anybody, as a learner for actors.
 
-    Who only has more to do than others of its kind hardly waits. Of a hub a quarter as long tells.
-    A recv whose send is unknown waits for somebody.
+    Who only has more to do than others of its kind hardly waits. Of a hub a quarter as long tells,
+    but of no stage between the ends of a pipeline, which two others wait for. A recv whose send is unknown waits for somebody.
     """
     calls = run_graph(run).calls
     alone = calls.is_p2p & ~calls.is_send & (np.bincount(calls.operation)[calls.operation] == 1)
@@ -80,7 +81,8 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     if not rest:
         return False
     own, others = (float(np.mean(its)) for its in (mine, rest))
-    times = _IN_PARTS if len(rest) > 1 and _is_hub(calls, ranks) else _BY_TURNS
+    hub = len(rest) > 1 and _is_hub(calls, ranks) and not other_stages(run, ranks)
+    times = _IN_PARTS if hub else _BY_TURNS
     return own > times * max(others, 1.0)
 
 

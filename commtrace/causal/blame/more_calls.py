@@ -19,21 +19,25 @@ _ALIKE = 1.25  # times as many, or as long
 
 
 def only_calls_more(run: Measures, ranks: tuple[int, ...]) -> bool:
-    """Whether these are stages that make more calls than others, and take no longer for each.
+    """Whether these are stages that make more calls than others, and take no longer besides.
 
-    As those between the ends of a pipeline do, which have two neighbours. Not if their devices
+    As those between the ends of a pipeline do, which have two neighbours: without as many of the
+    shortest of their hosts' work as they call more they take no longer. Not if their devices
     compute longer: then their hosts have more to launch.
     """
     others = other_stages(run, ranks)
     if not others:
         return False
     calls, own_ns = run_graph(run).calls.rank, own_work(run).own_ns
-    mine, rest = list(ranks), others
-    last = max(*mine, *rest) + 1
-    count = np.bincount(calls, minlength=last)
-    host, device = (np.bincount(calls, own_ns[:, of], last) for of in (HOSTS, DEVICES))
-    if not count[rest].all() or count[mine].min() < _ALIKE * count[rest].max():
+    mine, rest = ([own_ns[calls == rank] for rank in its] for its in (ranks, others))
+    most = max(map(len, rest))
+    if not all(map(len, rest)) or min(map(len, mine)) < _ALIKE * most:
         return False
-    each, theirs = (host[its].sum() / count[its].sum() for its in (mine, rest))
-    computes, compute = (device[its].mean() for its in (mine, rest))
-    return bool(each <= _ALIKE * theirs and computes <= _ALIKE * compute)
+    host = [np.sort(its[:, HOSTS])[-most:].sum() for its in mine]
+    theirs = [its[:, HOSTS].sum() for its in rest]
+    computes, compute = ([its[:, DEVICES].sum() for its in some] for some in (mine, rest))
+    return _as_long(host, theirs) and _as_long(computes, compute)
+
+
+def _as_long(mine: list[float], rest: list[float]) -> bool:
+    return bool(np.mean(mine) <= _ALIKE * np.mean(rest))
