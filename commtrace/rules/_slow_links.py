@@ -154,7 +154,8 @@ class Link(Struct, frozen=True):
 def rings_over(run: Measures, found: SlowTransfers) -> Rings | None:
     """The operations of rings that the link bounds: they are as fast as it is, about; None if none.
 
-    Of groups that both of its ends are in.
+    Of groups that both of its ends are in, no smaller than the messages; not of those that take as
+    long in groups without it.
     """
     link_gb_s = median(found.slow.floats("busbw_gb_s"))
     try:
@@ -166,8 +167,14 @@ def rings_over(run: Measures, found: SlowTransfers) -> Rings | None:
     busbw = known.floats("busbw_gb_s")
     bound = (busbw > link_gb_s / _ABOUT) & (busbw < link_gb_s * _ABOUT)
     even = known.coded("op").where(EVEN.__contains__) & known.flags("exact")
-    rings = known.take(over & even & bound & on_gpus(known, run))
-    return Rings(rings, found.ratio) if len(rings) else None
+    even &= on_gpus(known, run) & (known.ints("size_bytes") >= found.slow.ints("size_bytes").min())
+    rings = over & even & bound
+    alike = (known.coded("op").codes, known.ints("ranks"), known.ints("size_bytes"))
+    for at in rows_by(*alike).values():
+        elsewhere = busbw[at[even[at] & ~over[at]]]
+        if elsewhere.size and median(elsewhere) < link_gb_s * _ABOUT:
+            rings[at] = False
+    return Rings(known.take(rings), found.ratio) if rings.any() else None
 
 
 def by_pair(known: Rows) -> dict[Pair, Float64]:

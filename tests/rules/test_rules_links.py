@@ -691,6 +691,26 @@ class TestSlowLink:
         lost_us = 12 * 200 + rings * took * 2 / 3
         assert finding.cost_ns == pytest.approx(1e3 * lost_us, rel=0.01)
 
+    @pytest.mark.parametrize(("elsewhere", "rings"), [(150.0, 10), (450.0, 0)])
+    def test_rings_that_are_as_slow_without_the_link_are_not_slow_for_it(
+        self, elsewhere: float, rings: int
+    ) -> None:
+        run, at = Tiny(8), 0.0
+        run.groups |= {"a": (0, 1, 2, 3), "b": (4, 5, 6, 7)}
+        for _ in range(12):
+            for source in range(4):
+                to, sent = (source + 1) % 4, 300.0 if source == 1 else 100.0
+                run.collective(source, "send", at, sent, size=4 * MB, peer=to)
+                run.collective(to, "recv", at, sent, size=4 * MB, peer=source)
+                at += sent + 10
+        for _ in range(10):
+            for group, took in (("a", 450.0), ("b", elsewhere)):
+                for rank in run.groups[group]:
+                    run.collective(rank, "all_reduce", at, took, size=4 * MB, group=group)
+            at += 460
+        (finding,) = found(run.trace(), "slow-link")
+        assert (f"; as slow are {rings} rings over it" in finding.summary) == bool(rings)
+
     def test_both_ways_of_a_cable_are_one_link(self) -> None:
         (finding,) = found(self.pairs({(1, 2): 300.0, (2, 1): 300.0}), "slow-link")
         assert finding.ranks == (1, 2)

@@ -67,7 +67,8 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     """Whether they wait far longer for the others than these for anybody, as a learner for actors.
 
     Who only has more to do than others of its kind hardly waits. Of a hub a quarter as long tells,
-    but of no stage between the ends of a pipeline, which two others wait for. A recv whose send is unknown waits for somebody.
+    but of no stage between the ends of a pipeline, which two others wait for. A recv whose send is
+    unknown waits for somebody.
     """
     calls = run_graph(run).calls
     alone = calls.is_p2p & ~calls.is_send & (np.bincount(calls.operation)[calls.operation] == 1)
