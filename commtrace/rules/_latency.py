@@ -29,6 +29,7 @@ _SELDOM = 0.1  # of the small messages
 _MANY, _UNLIKE, _SAME, _FEW = 100, 2.0, 1.1, 0.05  # messages, their sizes, their times, outliers
 _WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
 _NEAR = 2.0  # times the least latency that NCCL's constants know
+_AT_MOST = 5.0  # the same of what is measured against larger ones
 _NO_PART = 0.1  # of a time: what moving takes no more of leaves it all to latency
 
 
@@ -84,7 +85,8 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
     nodes = min(max(len(set(hosts(run).values())), 1), ranks)
     if run.rows("groups").coded("backend").being("nccl").any():
         if op not in POINT_TO_POINT:
-            measured = _alike(some, max_bytes) or _as_larger(run, some, max_bytes)
+            known_ns = nccl_latency_ns(op, ranks, nodes=nodes)
+            measured = _alike(some, max_bytes) or _as_larger(run, some, max_bytes, known_ns)
             if measured is not None:
                 return measured
         ns, constants = nccl_latency_ns(op, ranks, nodes=nodes), "NCCL's tuning constants"
@@ -135,10 +137,11 @@ def _alike(some: Served, max_bytes: int) -> Latency | None:
     return Latency(least, "what all sizes take", int(size[small].max()), least)
 
 
-def _as_larger(run: Measures, some: Served, max_bytes: int) -> Latency | None:
+def _as_larger(run: Measures, some: Served, max_bytes: int, known_ns: float) -> Latency | None:
     """What the rate at which their group moves far more leaves of small ones' time.
 
-    What gathers and what reduces move their bytes alike.
+    What gathers and what reduces move their bytes alike. Several times what NCCL's constants know
+    has another cause.
     """
     op, group = (str(some.operations.coded(name).at(0)) for name in ("op", "communicator"))
     every = served(run)
@@ -153,7 +156,7 @@ def _as_larger(run: Measures, some: Served, max_bytes: int) -> Latency | None:
     left_ns = some.typical_ns - _moved(some.operations) / gb_s
     ns = quantile(left_ns[some.operations.ints("size_bytes") <= max_bytes], _SELDOM)
     origin = f"what is left of it at {gb_s:.3g} GB/s"
-    return Latency(ns, origin, max_bytes, ns, link=link) if ns > 0 else None
+    return Latency(ns, origin, max_bytes, ns, link=link) if 0 < ns <= _AT_MOST * known_ns else None
 
 
 def _moved(its: Rows) -> Float64:

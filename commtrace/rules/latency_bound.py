@@ -17,7 +17,7 @@ from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import kin
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.rules._latency import Served, latency_of
+from commtrace.rules._latency import Latency, Served, latency_of
 from commtrace.rules._rule import Rule
 from commtrace.rules._small_rows import SmallRows, small_rows
 from commtrace.rules._small_units import SHARDING, small_units
@@ -101,7 +101,7 @@ class LatencyBound(Rule, frozen=True):
             if latency is None:
                 continue
             looked = True
-            share = self.min_latency_share * (_OF_LARGER if latency.of_larger else 1)
+            share = self._share(latency)
             its = small_units(run, some, latency, share) or small_rows(
                 run, some, latency, share, self.bucket_bytes
             )
@@ -115,6 +115,10 @@ class LatencyBound(Rule, frozen=True):
                 "needs a latency: sizes vary too little, or times too little with them, to fit "
                 "one; without a fit only NCCL's, and that of small operations, is known"
             )
+
+    def _share(self, latency: Latency) -> float:
+        """What share of the time it has to be."""
+        return self.min_latency_share * (_OF_LARGER if latency.of_larger else 1)
 
     def _finding(
         self, run: Measures, known: Rows, kinds: list[SmallRows]
@@ -147,7 +151,9 @@ class LatencyBound(Rule, frozen=True):
             streams=streams(joining, run),
             saving=gain,
             evidence=(
-                Evidence("share of latency", 100 * most.share, "%", 100 * self.min_latency_share),
+                Evidence(
+                    "share of latency", 100 * most.share, "%", 100 * self._share(most.latency)
+                ),
                 Evidence(f"latency, {most.latency.origin}", most.latency.ns / 1e3, "µs"),
                 Evidence("of a row's time each has, mean", most.mean_ns / 1e3, "µs"),
                 Evidence(

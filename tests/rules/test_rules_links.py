@@ -441,9 +441,16 @@ class TestLatencyBound:
         assert not diagnosis.findings
         assert "latency-bound" not in diagnosis.skipped
 
-    @pytest.mark.parametrize(("op", "fires"), [("reduce_scatter", True), ("broadcast", False)])
+    @pytest.mark.parametrize(
+        ("op", "took", "fires"),
+        [
+            ("reduce_scatter", 75, True),
+            ("broadcast", 75, False),
+            ("reduce_scatter", 500, False),  # which is no latency any more
+        ],
+    )
     def test_the_rate_of_larger_ones_of_the_group_tells_what_is_latency(
-        self, op: str, fires: bool
+        self, op: str, took: int, fires: bool
     ) -> None:
         run, now = Tiny(8), 0.0
         for _ in range(2):
@@ -452,8 +459,8 @@ class TestLatencyBound:
             now += 3500
         for _ in range(200):
             for rank in range(8):
-                run.collective(rank, "all_gather", now, 75, size=MB)
-            now += 77
+                run.collective(rank, "all_gather", now, took, size=MB)
+            now += took + 2
         findings = found(run.trace(), "latency-bound")
         assert bool(findings) == fires
         for finding in findings:
@@ -461,6 +468,7 @@ class TestLatencyBound:
             assert "33 % of their time is latency (25 µs each)" in finding.summary  # 50 µs moving
             left_us = 200 * 50 + 8 * 25  # in eight buckets
             assert finding.cost_ns == pytest.approx(1e3 * (200 * 77 - left_us), rel=0.01)
+            assert finding.evidence[0].threshold == pytest.approx(30)
 
     def test_parameters_that_are_sharded_too_finely_are_one_finding(self) -> None:
         run, now = Tiny(8), 0.0
