@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.arrays import Int64, distinct
+from commtrace.arrays import NULL, Int64, codes, distinct
 from commtrace.causal.blame.collected import collected_in_turn
 from commtrace.causal.blame.culprits import culprits, evened, stalls_in_turn, unpaused
 from commtrace.causal.blame.search import least_noise_ns
@@ -22,7 +22,6 @@ from commtrace.diagnosis import Cause, Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.rank.timelines import starved_when
-from commtrace.metrics.run.ranks import arrivals
 from commtrace.metrics.run.whole import (
     has_steps,
     of_time,
@@ -31,7 +30,7 @@ from commtrace.metrics.run.whole import (
     whole,
     worth_reporting,
 )
-from commtrace.quantiles import median
+from commtrace.quantiles import median, medians
 from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._culprit import HOST, OF_HOST
 from commtrace.rules._rule import Rule
@@ -199,10 +198,22 @@ def _waiting(run: Measures) -> Int64:
 
 
 def _mostly_one(run: Measures) -> bool:
-    """Whether others wait for hardly anybody but one rank, if not in every step beyond chance."""
-    its = arrivals(run)
-    caused = np.bincount(its.ints("rank"), its.ints("caused_wait_ns"))
-    return bool(caused.max(initial=0) > _ONE * caused.sum())
+    """Whether others wait for hardly anybody but one rank, in the median step."""
+    calls = run_graph(run).calls
+    start_ns, last_ns, count = calls.start_ns, calls.last_ns, calls.rank.size
+    came = codes(np.tile(calls.operation, 2), np.concatenate((start_ns, last_ns)))
+    who = np.full(2 * count, -1)
+    who[came[:count]] = calls.rank
+    culprit = who[came[count:]]
+    waited = (last_ns > start_ns) & (culprit >= 0)
+    if has_steps(run):
+        waited &= calls.step != NULL
+    step, culprit = codes(calls.step[waited]), culprit[waited]
+    if not step.size:
+        return False
+    caused = np.zeros((step.max() + 1, culprit.max() + 1))
+    np.add.at(caused, (step, culprit), (last_ns - start_ns)[waited])
+    return bool(medians(caused / caused.sum(axis=1, keepdims=True), axis=0).max() > _ONE)
 
 
 def _evidence(

@@ -140,6 +140,7 @@ class LatencyBound(Rule, frozen=True):
             return None
         most = max(kinds, key=lambda its: its.estimate_ns)
         joining = _joining(known, kinds)
+        share_pct = 100 * self._share(most.latency)
         full = full_cores(run)
         unsure = f" (not sure: {full}, for which each waits, too)" if full else ""
         finding = self.finding(
@@ -151,9 +152,7 @@ class LatencyBound(Rule, frozen=True):
             streams=streams(joining, run),
             saving=gain,
             evidence=(
-                Evidence(
-                    "share of latency", 100 * most.share, "%", 100 * self._share(most.latency)
-                ),
+                Evidence("share of latency", 100 * most.share, "%", share_pct),
                 Evidence(f"latency, {most.latency.origin}", most.latency.ns / 1e3, "µs"),
                 Evidence("of a row's time each has, mean", most.mean_ns / 1e3, "µs"),
                 Evidence(
