@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, codes, distinct, first_rows, grouped
-from commtrace.comms import POINT_TO_POINT
+from commtrace.comms import POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import pcie
 from commtrace.metrics.run.bandwidth import served, streams
@@ -112,6 +112,8 @@ class ImpossibleNumber(Rule, frozen=True):
         recorded = uniform_link(run)
         on_cpu = bool(run.rows("collectives").coded("device").being("cpu").all())
         large = known.ints("size_bytes") >= self.min_bytes
+        # A part has moved to the root before the last rank came.
+        large &= known.flags("exact") | ~known.coded("op").where(TO_ROOT.__contains__)
         if on_cpu:
             large &= ~known.coded("op").where(POINT_TO_POINT.__contains__)
         known = known.take(large)

@@ -17,6 +17,7 @@ from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_waits import message_waits
+from commtrace.metrics.run.moved_before import moved_before
 from commtrace.metrics.run.waits import OPERATIONS, matched
 from commtrace.quantiles import quantiles
 from commtrace.table import Column, Rows, Table
@@ -106,7 +107,8 @@ def _served(run: Measures, rows: Int32) -> Rows:
     ]
     factor = np.array([*factors, None], dtype=np.float64)[kind]
     busbw = its.ints("size_bytes") * factor / its.ints("transfer_ns")
-    more = {"ranks": ranks, "factor": factor, "busbw_gb_s": busbw}
+    exact = its.flags("exact") & ~moved_before(run)[rows]
+    more = {"ranks": ranks, "factor": factor, "busbw_gb_s": busbw, "exact": exact}
     return its.having(SERVED, more)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, least, most, rows_by
-from commtrace.comms import SYNCHRONISING, TO_ROOT, bus_factor
+from commtrace.arrays import NULL, Int64, codes, first_rows, least, most, rows_by
+from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.matching import SAME_HOST_ERROR_NS
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import TRUST
@@ -15,6 +15,7 @@ from commtrace.metrics.run.call_kinds import Kinds, costs, kinds, known_or_none,
 from commtrace.metrics.run.group_dimensions import DIMENSION
 from commtrace.metrics.run.group_sizes import DEDUCED
 from commtrace.metrics.run.joined_rows import operation_of
+from commtrace.metrics.run.moved_before import moved_before
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import quantiles
 from commtrace.table import Coded, Column, Rows, Table
@@ -62,7 +63,7 @@ COLLECTIVES = Table(
             "transfer_ns_p50",
             "Int64",
             "Median time from last arrival to last end; at most that where bound is `lower`; "
-            "null where no two ranks were compared.",
+            "null where no two ranks were compared, or a part had moved before, as to a root.",
             "ns",
         ),
         Column(
@@ -72,12 +73,17 @@ COLLECTIVES = Table(
             "ns",
         ),
         Column("skew_ns_p50", "Int64", "Median time from first to last arrival.", "ns"),
-        Column("algbw_gb_s", "float64", "S / time; null without a size.", "GB/s"),
+        Column(
+            "algbw_gb_s",
+            "float64",
+            "S / time; null without a size, and where others reach a root far apart: a part has "
+            "moved before the last comes.",
+            "GB/s",
+        ),
         Column(
             "busbw_gb_s",
             "float64",
-            "algbw x the factor of nccl-tests; null without size, group size or a factor, and "
-            "where others reach a root far apart: a part has moved before the last comes.",
+            "algbw x the factor of nccl-tests; null without algbw, group size or a factor.",
             "GB/s",
         ),
         Column(
@@ -106,7 +112,6 @@ COLLECTIVES_BY_DIMENSION = Table(
     "taken together, and their name is null; costliest first",
     (*COLLECTIVES.columns, Column("groups", "int64", "Groups that are known.", "groups")),
 )
-_APART = 0.25  # of what remains: a part this small may have moved before
 _MOSTLY = 0.9  # of the calls
 _LINES = 2  # that a kind has at most
 _DIMENSION = [column.name for column in DIMENSION]
@@ -197,23 +202,6 @@ def _clock_error_ns(run: Measures) -> Int64:
     return np.where(high > low, furthest, SAME_HOST_ERROR_NS)
 
 
-@measure
-def _reached_apart(run: Measures) -> Bool:
-    """Of which operations to a root a part has moved before the last of them came.
-
-    From when the root is there and another, for long compared with what remains then.
-    """
-    table, waits = matched(run).operations, matched(run).waits
-    of = np.searchsorted(table.ints("operation"), waits.ints("operation"))
-    arrival_ns = waits.ints("arrival_ns")
-    is_root = waits.ints("rank") == table.ints("root")[of]
-    root_ns = most(of[is_root], arrival_ns[is_root], len(table))
-    first_ns = np.maximum(least(of[~is_root], arrival_ns[~is_root], len(table)), root_ns)
-    before_ns = table.ints("last_arrival_ns") - first_ns
-    apart: Bool = (root_ns != NULL) & (before_ns > _APART * table.ints("transfer_ns"))
-    return apart
-
-
 def _compared(run: Measures, each: Kinds) -> dict[str, list[Any]]:
     """Of each kind, what its operations tell that were matched: one operation counts once."""
     its, count = each.events, len(each.rows)
@@ -230,7 +218,7 @@ def _compared(run: Measures, each: Kinds) -> dict[str, list[Any]]:
     synchronises = op.where(SYNCHRONISING.__contains__)[first]
     measured = (transfer_ns != NULL) & (error_ns != NULL) & table.flags("exact")[of]
     measured &= transfer_ns > TRUST * np.where(error_ns == NULL, 0, error_ns)
-    measured &= ~(op.where(TO_ROOT.__contains__)[first] & _reached_apart(run)[of])
+    measured &= ~moved_before(run)[of]
     whole = measured & ~shared
     at_most = (present > 1) & (measured | synchronises)
     of_kind = np.bincount(kind, whole, count) > 0

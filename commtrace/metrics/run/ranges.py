@@ -18,6 +18,7 @@ from commtrace.metrics.rank.phases import launching_threads, phase_of
 from commtrace.metrics.rank.range_times import range_times
 from commtrace.metrics.run.call_kinds import intervals, rounded
 from commtrace.metrics.run.joined_rows import operation_of
+from commtrace.metrics.run.moved_before import moved_before
 from commtrace.metrics.run.question import question
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import quantiles
@@ -225,7 +226,7 @@ def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
     transfer_ns = found.ints("transfer_ns")
     known = (group_size != NULL) & (size != NULL) & (transfer_ns != NULL)
     once = first_rows(codes(places, each.of))
-    exact = found.flags("exact")[each.of[once]]
+    exact = (found.flags("exact") & ~moved_before(run))[each.of[once]]
     exact |= each.op.where(SYNCHRONISING.__contains__)[once]
     once = once[exact & known[each.of[once]] & (each.op.codes[once] >= 0)]
     of, ops = each.of[once], each.op.decoded()

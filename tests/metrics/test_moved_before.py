@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from commtrace.metrics.run.collectives import collectives
+from commtrace.metrics.run.ranges import ranges
+from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
 
 
@@ -26,3 +28,15 @@ def test_a_gather_has_a_bandwidth_if_all_of_it_moves_at_once(
             run.collective(rank, "gather", at + came, 600 - came, size=4_000_000, root=0)
     (row,) = collectives(run.trace()).dicts()
     assert (row["busbw_gb_s"] is not None, row["bound"]) == (known, "exact" if known else None)
+
+
+def test_neither_a_label_nor_a_rule_takes_what_remains_for_all() -> None:
+    run = Tiny(4)
+    for step in range(12):
+        for rank, came in enumerate((0, 100, 110, 500)):
+            at = 1000 * step + came
+            run.step(rank, step, at - 10, 590 - came, "collect")
+            run.collective(rank, "gather", at, 571 - came, size=256_000_000, root=0)
+    trace = run.trace()
+    assert [row["busbw_gb_s"] for row in ranges(trace).dicts()] == [None]
+    assert not diagnose(trace, select=["impossible-number"]).findings
