@@ -318,6 +318,33 @@ def test_what_waits_at_once_for_a_collective_does_so_whenever_it_is_launched(
     is_sound(drawn.graph)
 
 
+@pytest.mark.parametrize(
+    ("ahead", "op", "waits"),
+    [
+        (True, "all_gather", False),  # the wait is for what was prefetched
+        (True, "reduce_scatter", True),
+        (False, "all_gather", True),
+    ],
+)
+def test_a_wait_behind_a_collective_can_be_for_an_earlier_one_of_its_kind(
+    ahead: bool, op: str, waits: bool
+) -> None:
+    run = Tiny()
+    run.kernel(0, 0, 5, name="pre", launch_ns=at(-10))
+    run.collective(0, "all_gather", 10, 30, launch_ns=at(0))
+    run.synchronisation(0, "Event Record", 2)
+    if not ahead:
+        run.synchronisation(0, "Stream Wait Event", 3)
+    run.synchronisation(0, "Event Record", 4)
+    run.synchronisation(0, "Stream Wait Event", 6)  # the communicator's stream, for what is ready
+    run.collective(0, op, 60, 30, launch_ns=at(10), stream=21)
+    run.synchronisation(0, "Event Record", 12)
+    run.synchronisation(0, "Stream Wait Event", 14)
+    run.kernel(0, 300, 10, name="b", launch_ns=at(295))
+    edges = Drawn(run).kinds("b")
+    assert (edges.get(f"ncclDevKernel_{op}.") == "collective") == waits
+
+
 def two_streams() -> Tiny:
     run = Tiny()
     run.kernel(0, 10, 80, name="a", launch_ns=at(0))

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool, Int64, distinct
 from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
 from commtrace.causal.rank.moments import Moments
 from commtrace.table import Rows
@@ -91,8 +91,9 @@ def awaited_at_once(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
     """What waited for collectives that the stream which called them waits for at once.
 
     Of the waits that PyTorch makes a stream enter a trace keeps the calls. An event recorded
-    right behind a collective's launch, and a wait right behind that, are of it, but for a message
-    where others that were called before are to be waited for: the wait can be for one of these.
+    right behind a collective's launch, and a wait right behind that, are of it, but where others
+    of its kernel that were called before are to be waited for, or of a message any others: the wait
+    can be for one of these, as for what was prefetched.
     """
     kind, thread = synchronisations.coded("kind"), synchronisations.ints("thread")
     calls = np.flatnonzero(kind.being("Event Record") | kind.being("Stream Wait Event"))
@@ -106,20 +107,22 @@ def awaited_at_once(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
     communicates = (row >= 0) & np.append(work.communicates, False)[row]
     its = communicates[:-2] & (row[1:-1] < 0) & ~waits[1:-1] & waits[2:]
     its &= (on[:-2] == on[2:]) & (time_ns[2:] - time_ns[1:-1] <= _AT_ONCE_NS)
-    exchanges = (row >= 0) & np.append(work.exchanges, False)[row]
-    its &= (~exchanges | (_left_to_wait_for(communicates, waits, on) == 0))[:-2]
+    name = np.where(np.append(work.exchanges, False)[row], -1, np.append(work.name, 0)[row])
+    for one in distinct(name[:-2][its]):
+        launched = communicates & (name == one) if one >= 0 else communicates
+        its &= ((name != one) | (_left_to_wait_for(launched, communicates, waits, on) == 0))[:-2]
     at = np.flatnonzero(its)
     current = _current(work, steps, row[at])
     return _existing(row[at], work.launched.next(current, time_ns[at + 2]))
 
 
-def _left_to_wait_for(communicates: Bool, waits: Bool, on: Int64) -> Int64:
-    """How many launches on a thread nothing has waited for before each of its calls, in order.
+def _left_to_wait_for(launched: Bool, communicates: Bool, waits: Bool, on: Int64) -> Int64:
+    """How many of these launches on a thread nothing has waited for before each of its calls.
 
-    A wait right before such a launch is that of its stream for what was launched before.
+    A wait right before what ``communicates`` is that of its stream for what was launched before.
     """
     waits = waits & ~np.append(communicates[1:], False)
-    change = communicates.astype(np.int64) - waits
+    change = launched.astype(np.int64) - waits
     left = np.zeros_like(change)
     for its in np.split(np.arange(on.size), np.flatnonzero(np.diff(on)) + 1):
         total = np.cumsum(change[its]) - change[its]
