@@ -27,14 +27,17 @@ def medians(values: npt.ArrayLike, axis: int) -> Float64:
 
 
 def quantile(values: npt.ArrayLike, share: float) -> float:
-    """What so large a share of some values is below, between two in proportion; NaN of none."""
-    ordered = np.sort(np.ravel(values))
-    if not ordered.size:
+    """What so large a share of some values is below, between two in proportion.
+
+    NaN where any is, or there are none.
+    """
+    ordered = np.sort(np.ravel(values)).astype(np.float64)
+    if not ordered.size or np.isnan(ordered[-1]):
         return float("nan")
     at = share * (ordered.size - 1)
     low = int(at)
-    high = min(low + 1, ordered.size - 1)
-    return float(ordered[low] + (ordered[high] - ordered[low]) * (at - low))
+    first, last = ordered[low], ordered[min(low + 1, ordered.size - 1)]
+    return float(first if first == last else first + (last - first) * (at - low))
 
 
 def quantiles(

@@ -158,7 +158,14 @@ def test_a_mistake_is_one_line_and_status_2(
 
 def test_an_output_that_cannot_be_written(a_trace: Path, tmp_path: Path, capsys: Captured) -> None:
     assert main(["analyze", str(a_trace), "-o", str(tmp_path / "none" / "a.json")]) == 2
-    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+    assert "No such file or directory: make its folder first" in capsys.readouterr().err
+
+
+def test_a_folder_is_no_output(a_trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "a.json").mkdir()
+    assert main(["analyze", str(a_trace), "-o", str(tmp_path / "a.json")]) == 2
+    error = capsys.readouterr().err
+    assert error.endswith("cannot be written: Is a directory: name another with -o\n")
 
 
 @pytest.mark.parametrize(

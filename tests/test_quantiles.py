@@ -29,6 +29,7 @@ def test_medians_along_an_axis_are_numpys(
 def test_of_nothing_there_is_no_median() -> None:
     assert np.isnan(median([]))
     assert np.isnan(quantile([], 0.25))
+    assert np.isnan(quantile([1.0, np.nan, 2.0], 0.25))
     assert np.isnan(medians(np.empty((0, 3)), axis=0)).tolist() == [True] * 3
 
 
@@ -36,6 +37,12 @@ def test_quantiles_of_each_number() -> None:
     number = np.array([0, 0, 0, 2, 2])
     values = np.array([30, 10, 20, 1, 2])
     np.testing.assert_equal(quantiles(number, values, 50, 3), [20.0, np.nan, 1.5])
+
+
+def test_narrow_numbers_and_the_infinite() -> None:
+    assert quantile(np.array([-100, 100], np.int8), 0.75) == 50
+    assert quantile([True, False], 0.5) == 0.5
+    assert quantile([np.inf, np.inf], 0.5) == np.inf
 
 
 @given(st.lists(NUMBER, min_size=1, max_size=9), st.floats(0, 1))

@@ -171,8 +171,8 @@ def _edit(run: Measures, text: str) -> _Edit:
         if not ranks:
             raise UsageError(f"{text}: the run has no host {match[1]!r}")
         return _typical(ranks)
-    if match := re.fullmatch(r"link=(\d+)-(\d+):(\d+\.?\d*)GB/s", text):
-        if not float(match[3]):
+    if match := re.fullmatch(r"link=(\d+)-(\d+):(-?\d+\.?\d*)GB/s", text):
+        if float(match[3]) <= 0:
             raise UsageError(f"{text}: a bandwidth is more than 0")
         return _at_bandwidth(int(match[1]), int(match[2]), float(match[3]))
     if match := re.fullmatch(rf"({_OP}):dtype=(\w+)", text):
@@ -184,6 +184,8 @@ def _edit(run: Measures, text: str) -> _Edit:
         return lambda run, lag: needing_nobody(run, _is(run, op), lag)
     begun = text.partition("=" if "=" in text else ":")[0]
     meant = [form for form in EDITS if begun and re.split("[=:]", form)[0] == begun]
+    if meant == [begun]:
+        raise UsageError(f"{text}: {begun} takes nothing behind it")
     if meant:
         raise UsageError(f"{text}: {begun} is written as {' or '.join(meant)}")
     raise UsageError(f"no edit is called {text!r}; there are {', '.join(EDITS)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import textwrap
@@ -81,9 +82,12 @@ def append(path: Path, text: str) -> None:
 
 
 def _unwritten(path: Path, error: OSError) -> UsageError:
-    folder = isinstance(error, FileNotFoundError | NotADirectoryError)
-    do = "make its folder first" if folder else "make room"
-    return UsageError(f"{path}: cannot be written: {error.strerror}: {do}, or name another with -o")
+    do = "name another with -o"
+    if isinstance(error, FileNotFoundError):
+        do = f"make its folder first, or {do}"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        do = f"make room, or {do}"
+    return UsageError(f"{path}: cannot be written: {error.strerror}: {do}")
 
 
 def look(**more: Any) -> Look:

@@ -40,9 +40,10 @@ def overlap_matrix(overlaps: pd.DataFrame, rank: int, *, ax: Axes | None = None)
 
 
 def copy_matrix(copies: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    """Bandwidth of the copies from each device to each other while any of them runs, in GB/s.
+    """Bandwidth of the copies from each device to each other while any of a kind runs, in GB/s.
 
-    ``copies`` has the columns of the measure of that name; of several ranks the median.
+    ``copies`` has the columns of the measure of that name; of kinds of memory, pinned and pageable,
+    it is the mean over their time, of several ranks the median.
     """
     known = copies.dropna(subset=["source", "destination", "gb_s_busy"])
     if known.empty:

@@ -128,7 +128,13 @@ def test_what_the_run_lacks_is_refused_and_the_rest_answered(
     "edit",
     [
         *("", "evens", "rank=7:typical", "rank=1", "host=c:typical", "remove:everything"),
-        *("link=0-1:0GB/s", "link=0-1:1.2.3GB/s", "all_reduce:dtype=quarter"),
+        *(
+            "link=0-1:0GB/s",
+            "link=0-1:-5GB/s",
+            "even:1",
+            "link=0-1:1.2.3GB/s",
+            "all_reduce:dtype=quarter",
+        ),
     ],
 )
 def test_what_is_no_edit_is_an_error_that_names_it(slow: Measures, edit: str) -> None:

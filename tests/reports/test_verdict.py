@@ -164,6 +164,6 @@ def test_what_rules_concern_is_said_of_rules_that_there_are() -> None:
 
 def test_that_the_recording_failed_stands_above_what_is_found() -> None:
     analysis = analysed(BOTH)
-    failed = Note("failed-recording", "the recording failed: rank 1: ValueError: boom")
+    failed = Note("failed-recording", "the recording failed: rank 1: ValueError:\nboom.")
     said = content.headline(replace(analysis, notes=(failed,)))
     assert "The recording failed: rank 1: ValueError: boom." in said

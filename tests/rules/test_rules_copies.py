@@ -388,3 +388,21 @@ def test_pageable_copies_of_ranks_that_communicate_on_cpus_are_estimated(recorde
     (finding,) = diagnose(run, select=["pageable-copy"]).findings
     assert finding.cost_ns == pytest.approx(30.9e6, rel=0.01)
     assert any("estimated saving" in one.name for one in finding.evidence)
+
+
+def test_copies_of_a_rank_that_communicates_with_nobody_are_estimated() -> None:
+    run, way = Tiny(3), {"source": "host", "destination": "cuda:0", "memory": "pageable"}
+    run.groups |= {"p": (0, 1)}
+    for step in range(8):
+        at = step * 10_000
+        for rank in range(3):
+            run.step(rank, step, at, 10_000)
+            run.kernel(rank, at + 6_100, 1_800)
+        for rank in (0, 1):
+            run.collective(rank, "all_reduce", at + 8_015, 900, size=1 << 20, group="p")
+            run.blocking_call(rank, "cudaDeviceSynchronize", at + 8_100, 830)
+        for copy in range(3):
+            run.copy(2, at + 5 + copy * 2_000, 1_900, kind="HtoD", size=8_000_000, **way)
+    (finding,) = diagnose(run.trace(), select=["pageable-copy"]).findings
+    assert finding.ranks == (2,)
+    assert finding.cost_ns > 0

@@ -142,7 +142,7 @@ def not_feeding(run: Measures, rank: int, start_ns: Int64, lag_ns: Int64) -> Non
 
 def _edges(run: Measures, kind: int, rank: int) -> Int64:
     """Those of a kind that lead to a rank. CannotLook where its GPUs are not in the graph."""
-    if rank in _on_cpus(run):
+    if rank not in _on_gpus(run):
         raise CannotLook(
             "needs the run's graph to hold its GPUs, which it does where these communicate"
         )
@@ -150,10 +150,10 @@ def _edges(run: Measures, kind: int, rank: int) -> Int64:
 
 
 @measure
-def _on_cpus(run: Measures) -> frozenset[int]:
-    """The ranks that communicate on CPUs alone."""
+def _on_gpus(run: Measures) -> frozenset[int]:
+    """The ranks that communicate on GPUs."""
     calls = run_graph(run).calls
-    return frozenset(distinct(calls.rank[calls.on_cpu]).tolist())
+    return frozenset(distinct(calls.rank[~calls.on_cpu]).tolist())
 
 
 @measure

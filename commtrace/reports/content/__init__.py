@@ -56,7 +56,10 @@ def headline(analysis: Analysis) -> list[str]:
 def _failed(notes: Sequence[Note]) -> list[str]:
     """What ended the recording: what follows is of a run that did not go on."""
     failed = [note.message for note in notes if note.code == FAILED]
-    return [clean(f"{failed[0][:1].upper()}{failed[0][1:]}.", 400)] if failed else []
+    if not failed:
+        return []
+    what = " ".join(failed[0].split()).rstrip(".")
+    return [clean(f"{what[:1].upper()}{what[1:]}.", 400)]
 
 
 def _left_out(notes: Sequence[Note]) -> list[str]:
