@@ -58,7 +58,7 @@ class AtTheRoofline(Rule, frozen=True):
             raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         known = served(run)
         large = known.ints("size_bytes") >= self.min_bytes
-        known = known.take(large & ~np.isnan(known.floats("factor")))
+        known = known.take(large & ~np.isnan(known.floats("busbw_gb_s")))
         found = []
         for some in map(known.take, grouped(known.coded("communicator"), known.coded("op"))):
             busbw = median(some.floats("busbw_gb_s"))

@@ -103,7 +103,7 @@ class BelowLinkSpeed(Rule, frozen=True):
         several_ranks(run)
         known = served(run)
         large = known.flags("exact") & (known.ints("size_bytes") >= self.min_bytes)
-        known = known.take(large & ~np.isnan(known.floats("factor")) & on_gpus(known, run))
+        known = known.take(large & ~np.isnan(known.floats("busbw_gb_s")) & on_gpus(known, run))
         found = []
         for slow in self._slow(known, run):
             estimate = felt_ns(slow.operations, slow.less_ns, run)

@@ -112,8 +112,10 @@ class ImpossibleNumber(Rule, frozen=True):
         recorded = uniform_link(run)
         on_cpu = bool(run.rows("collectives").coded("device").being("cpu").all())
         large = known.ints("size_bytes") >= self.min_bytes
-        # A part has moved to the root before the last rank came.
-        large &= known.flags("exact") | ~known.coded("op").where(TO_ROOT.__contains__)
+        # To a root a part may have moved before the last rank came.
+        large &= ~(
+            np.isnan(known.floats("busbw_gb_s")) & known.coded("op").where(TO_ROOT.__contains__)
+        )
         if on_cpu:
             large &= ~known.coded("op").where(POINT_TO_POINT.__contains__)
         known = known.take(large)

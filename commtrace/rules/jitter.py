@@ -30,7 +30,7 @@ from commtrace.metrics.run.whole import (
     whole,
     worth_reporting,
 )
-from commtrace.quantiles import median, medians
+from commtrace.quantiles import median
 from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._culprit import HOST, OF_HOST
 from commtrace.rules._rule import Rule
@@ -198,7 +198,7 @@ def _waiting(run: Measures) -> Int64:
 
 
 def _mostly_one(run: Measures) -> bool:
-    """Whether others wait for hardly anybody but one rank, in the median step."""
+    """Whether others wait for hardly anybody but one rank, of their time in the mean step."""
     calls = run_graph(run).calls
     start_ns, last_ns, count = calls.start_ns, calls.last_ns, calls.rank.size
     came = codes(np.tile(calls.operation, 2), np.concatenate((start_ns, last_ns)))
@@ -213,7 +213,7 @@ def _mostly_one(run: Measures) -> bool:
         return False
     caused = np.zeros((step.max() + 1, culprit.max() + 1))
     np.add.at(caused, (step, culprit), (last_ns - start_ns)[waited])
-    return bool(medians(caused / caused.sum(axis=1, keepdims=True), axis=0).max() > _ONE)
+    return bool((caused / caused.sum(axis=1, keepdims=True)).mean(axis=0).max() > _ONE)
 
 
 def _evidence(

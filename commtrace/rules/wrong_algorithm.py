@@ -77,7 +77,7 @@ class WrongAlgorithm(Rule, frozen=True):
             raise CannotLook(f"needs an algorithm that is modelled: {_pins(pinned)} leaves none")
         known = served(run)
         modelled = known.coded("op").where(_MODELLED.__contains__)
-        known = known.take(modelled & ~np.isnan(known.floats("factor")))
+        known = known.take(modelled & ~np.isnan(known.floats("busbw_gb_s")))
         ratio = _ratios(known, allowed, run)
         suffering, ratio = known.take(ratio > self.min_ratio), ratio[ratio > self.min_ratio]
         if not len(suffering):

@@ -42,7 +42,12 @@ SERVED = Table(
         ),
         Column("ranks", "Int64", "Ranks in the group, known or deduced; null if neither.", "ranks"),
         Column("factor", "float64", "What makes bus bandwidth of algorithm bandwidth."),
-        Column("busbw_gb_s", "float64", "size × factor / transfer.", "GB/s"),
+        Column(
+            "busbw_gb_s",
+            "float64",
+            "size × factor / transfer; null without a factor, or where a part had moved before.",
+            "GB/s",
+        ),
     ),
 )
 
@@ -107,8 +112,8 @@ def _served(run: Measures, rows: Int32) -> Rows:
     ]
     factor = np.array([*factors, None], dtype=np.float64)[kind]
     busbw = its.ints("size_bytes") * factor / its.ints("transfer_ns")
-    exact = its.flags("exact") & ~moved_before(run)[rows]
-    more = {"ranks": ranks, "factor": factor, "busbw_gb_s": busbw, "exact": exact}
+    busbw[moved_before(run)[rows]] = np.nan
+    more = {"ranks": ranks, "factor": factor, "busbw_gb_s": busbw}
     return its.having(SERVED, more)
 
 

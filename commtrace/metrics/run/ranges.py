@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RANGES", "ranges"]
 
+_UNKNOWN = 0.1  # of what is known: so little may be left out
 _PER_RANGE = "a range; mean over its ranges"
 RANGES = Table(
     "ranges",
@@ -97,7 +98,8 @@ RANGES = Table(
             "busbw_gb_s",
             "float64",
             "What its operations put on the bus, S x the factor of nccl-tests, / the time of "
-            "their transfers; of all that are known of. Null if none is.",
+            "their transfers; of all that are known of. Null if none is, or if parts had "
+            "moved to a root before all were there, of more than a tenth.",
             "GB/s",
         ),
     ),
@@ -226,12 +228,13 @@ def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
     transfer_ns = found.ints("transfer_ns")
     known = (group_size != NULL) & (size != NULL) & (transfer_ns != NULL)
     once = first_rows(codes(places, each.of))
-    exact = (found.flags("exact") & ~moved_before(run))[each.of[once]]
+    exact = found.flags("exact")[each.of[once]]
     exact |= each.op.where(SYNCHRONISING.__contains__)[once]
     once = once[exact & known[each.of[once]] & (each.op.codes[once] >= 0)]
-    of, ops = each.of[once], each.op.decoded()
+    of, ops, before = each.of[once], each.op.decoded(), moved_before(run)
     sent: dict[int, list[float]] = defaultdict(list)
     took: dict[int, list[float]] = defaultdict(list)
+    unknown: dict[int, float] = defaultdict(float)
     for at, n, its_bytes, its_ns in zip(
         once.tolist(),
         group_size[of].tolist(),
@@ -240,12 +243,15 @@ def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
         (transfer_ns[of] / each.shared[once]).tolist(),
         strict=True,
     ):
-        if (factor := bus_factor(str(ops[at]), n)) is not None:
-            sent[int(places[at])].append(its_bytes * factor)
-            took[int(places[at])].append(its_ns)
+        place, factor = int(places[at]), bus_factor(str(ops[at]), n)
+        if factor is not None and before[each.of[at]]:
+            unknown[place] += its_bytes * factor
+        elif factor is not None:
+            sent[place].append(its_bytes * factor)
+            took[place].append(its_ns)
     busbw = np.full(int(row.max()) + 1, np.nan)
     for place, its in sent.items():
-        if sum(its) > 0 and sum(took[place]) > 0:
+        if sum(its) > 0 and sum(took[place]) > 0 and unknown[place] <= _UNKNOWN * sum(its):
             busbw[place] = fsum(its) / fsum(took[place])
     return busbw
 
