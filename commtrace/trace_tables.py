@@ -113,7 +113,7 @@ COPIES = Table(
 BLOCKING_CALLS = Table(
     "blocking_calls",
     "one call of CUDA or HIP that can block its host thread: it synchronises, copies, "
-    "or allocates or frees memory",
+    "allocates or frees memory, or launches while the queue of launches is full",
     (
         _RANK,
         _int("thread", "The host thread that called it."),

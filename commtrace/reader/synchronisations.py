@@ -20,6 +20,8 @@ _BLOCKING = re.compile(
     rf"{_API}(?:(?:Stream|Device|Ctx|Thread|Event)Synchronize|Memcpy"
     r"|(?:Mem)?(?:Alloc|Malloc|Free)(?!\w*Async)|(?:Mem)?Host(?:Alloc|Malloc|Free|(?:Unr|R)egister))"
 )
+_LAUNCH = re.compile(rf"{_API}\w*Launch")
+_LONG_NS, _FULL = 50_000, 256  # a launch that waits for room, and how many wait to start then
 _WAIT = re.compile(rf"{_API}StreamWaitEvent")
 _RECORD = re.compile(rf"{_API}EventRecord")
 _KINDS = ("Stream Wait Event", "Event Record")
@@ -28,7 +30,9 @@ _KINDS = ("Stream Wait Event", "Event Record")
 def blocking_calls(scan: Scan, steps: Steps, rank: int) -> Columns:
     """The table of calls that can block the host."""
     calls, gpu, syncs = scan.launches, scan.gpu, scan.synchronisations
-    rows = _by_start(np.flatnonzero(_called(calls.name, _BLOCKING)), calls.start_ns)
+    blocking = _called(calls.name, _BLOCKING)
+    blocking[_without_room(scan)] = True
+    rows = _by_start(np.flatnonzero(blocking), calls.start_ns)
     correlation, start_ns = calls.correlation[rows], calls.start_ns[rows]
     copied = rows_with(correlation, gpu.correlation, gpu.start_ns)
     waited = rows_with(correlation, syncs.correlation, syncs.start_ns)
@@ -47,6 +51,26 @@ def blocking_calls(scan: Scan, steps: Steps, rank: int) -> Columns:
         "correlation": correlation,
         "step": steps.containing(start_ns),
     }
+
+
+def _without_room(scan: Scan) -> Int64:
+    """The long launches while hundreds of others wait to start: their queue was full.
+
+    It holds about a thousand entries, of which a launch takes one or two. Who is so far ahead
+    delays nobody by what else may have held it up.
+    """
+    calls, gpu = scan.launches, scan.gpu
+    long = (calls.duration_ns >= _LONG_NS) & _called(calls.name, _LAUNCH)
+    rows = np.flatnonzero(long)
+    if not rows.size:
+        return rows
+    # A graph's kernels have one launch.
+    first = rows_with(calls.correlation, gpu.correlation, gpu.start_ns)
+    known = first >= 0
+    launched, started = np.sort(calls.start_ns[known]), np.sort(gpu.start_ns[first[known]])
+    end_ns = calls.start_ns[rows] + calls.duration_ns[rows]
+    waiting = np.searchsorted(launched, end_ns) - np.searchsorted(started, end_ns)
+    return rows[waiting >= _FULL]
 
 
 def synchronisations(scan: Scan, steps: Steps, rank: int) -> Columns:

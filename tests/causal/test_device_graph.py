@@ -345,6 +345,19 @@ def test_a_wait_behind_a_collective_can_be_for_an_earlier_one_of_its_kind(
     assert (edges.get(f"ncclDevKernel_{op}.") == "collective") == waits
 
 
+def test_a_launch_into_a_full_queue_waits_for_the_last_that_ended() -> None:
+    run = two_streams()
+    run.kernel(0, 90, 200, name="c", launch_ns=at(8))
+    run.blocking_call(0, "cudaLaunchKernel", 20, 72)
+    run.kernel(0, 290, 5, name="d", launch_ns=at(20))
+    drawn = Drawn(run)
+    assert drawn.into("cudaLaunchKernel)") == {
+        ">d": ("call", 20),
+        "a.": ("resume!", 2),
+    }
+    is_sound(drawn.graph)
+
+
 def two_streams() -> Tiny:
     run = Tiny()
     run.kernel(0, 10, 80, name="a", launch_ns=at(0))

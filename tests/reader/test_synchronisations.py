@@ -57,6 +57,30 @@ def test_the_calls_that_can_block(read: Any) -> None:
     assert [row["name"] for row in read(calls).blocking_calls] == BLOCKING
 
 
+@pytest.mark.parametrize(
+    ("ahead", "dur", "graph", "blocks"),
+    [
+        (400, 5_000, False, True),
+        (400, 20, False, False),  # as long as launches take
+        (100, 5_000, False, False),  # the host did something else
+        (400, 5_000, True, False),  # a graph's kernels are one launch
+    ],
+)
+def test_a_launch_blocks_while_the_queue_of_launches_is_full(
+    read: Any, events: Any, ahead: int, dur: float, graph: bool, blocks: bool
+) -> None:
+    number = (lambda at: 1) if graph else (lambda at: 1 + at)
+    trace = [
+        called("cudaLaunchKernel", number(at), number(at)) for at in range(1 if graph else ahead)
+    ]
+    trace += [events.kernel("a", 500 + 100 * at, 100, number(at)) for at in range(ahead)]
+    trace += [called("cudaLaunchKernel", 600, 999, dur=dur), events.kernel("b", 90_000, 1, 999)]
+    found = read(trace).blocking_calls
+    assert [(row["name"], row["duration_ns"]) for row in found] == (
+        [("cudaLaunchKernel", 1_000 * dur)] if blocks else []
+    )
+
+
 def test_a_blocking_call_tells_the_stream_that_it_waits_for(read: Any, events: Any) -> None:
     found = read(
         [
@@ -142,9 +166,25 @@ def test_real_traces_keep_every_one(
     real_traces: Path, name: str, blocking: int, waits: int
 ) -> None:
     run = read_files([real_traces / f"{name}.json.gz"], workers=1)
-    assert len(run.blocking_calls) == blocking
+    launches = run.blocking_calls["name"].astype(str).str.contains("Launch")
+    assert (~launches).sum() == blocking
     assert run.synchronisations["kind"].value_counts().to_dict() == {"Stream Wait Event": waits}
     assert run.synchronisations["stream"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "full"), [("hta_16gpu_three_nccl_streams", 132), ("gpupuzzlers_streams_copies", 531)]
+)
+def test_a_real_hosts_queue_of_launches_is_full(real_traces: Path, name: str, full: int) -> None:
+    run = read_files([real_traces / f"{name}.json.gz"], workers=1)
+    calls = run.blocking_calls[run.blocking_calls["name"].astype(str).str.contains("Launch")]
+    assert len(calls) == full
+    end_ns = calls["start_ns"] + calls["duration_ns"]
+    waiting = [
+        int(((run.kernels["launch_ns"] <= at) & (run.kernels["start_ns"] > at)).sum())
+        for at in end_ns.iloc[:5]
+    ]
+    assert min(waiting) >= 256
 
 
 def test_a_real_trace_with_synchronisations(real_traces: Path) -> None:

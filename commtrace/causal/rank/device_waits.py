@@ -13,6 +13,7 @@ from commtrace.causal.rank.moments import Moments
 from commtrace.table import Rows
 
 __all__ = [
+    "LAUNCHES",
     "NEAR_NS",
     "WAKES_NS",
     "Pairs",
@@ -34,6 +35,8 @@ Pairs = tuple[Int64, Int64]
 
 _AT_ONCE_NS = 100_000  # from recording its end: a wait later on is for what was called before
 _SYNCHRONISES = re.compile(r"(?:cuda|cu|hip)(?:\w+Synchronize|(?:Mem|Host)?Free)")
+LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*Launch")
+"""Calls that wait only where the queue of launches is full: for work that makes room."""
 _RETURNS = re.compile(r"\w+Async")
 _OF_EVENT = re.compile(r"(?:cuda|cu|hip)EventSynchronize")
 _NONE = np.empty(0, dtype=np.int64)
@@ -162,7 +165,8 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
 
     A copy from pageable memory waits for its start, since then the host feeds it. Others wait for
     the last that every stream had been given, where that has ended: before the copy, if they
-    are one to pageable memory. A synchronisation whose stream is known waits for that alone.
+    are one to pageable memory. A launch waited for the last that had ended, which made room. A
+    synchronisation whose stream is known waits for that alone.
     """
     start_ns = calls.ints("start_ns")
     end_ns = start_ns + calls.ints("duration_ns")
@@ -172,6 +176,7 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
     begins = is_copy & ~to_host & (np.append(work.start_ns, NULL)[copy] < end_ns)
     asks, of_event = _named(calls, _SYNCHRONISES), _named(calls, _OF_EVENT)
     only = np.where(asks, work.stream_numbers(calls, "stream"), -1)
+    room = _named(calls, LAUNCHES)
     given = np.where(of_event, _recorded_before(calls, synchronisations), start_ns)
     until = np.where(to_host, np.append(work.end_ns, NULL)[copy], end_ns)
     late = until + np.where(to_host, 0, ROUNDING_NS)  # what rounding puts behind the call's end
@@ -180,7 +185,7 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
     for stream in range(work.streams.values.size):
         every = np.full(start_ns.size, stream)
         last = work.launched.last(every, given)
-        last = np.where(of_event, np.minimum(last, work.ended.last(every, end_ns)), last)
+        last = np.where(of_event | room, np.minimum(last, work.ended.last(every, end_ns)), last)
         began, ended = (np.append(its, NULL)[last] for its in (work.start_ns, work.end_ns))
         over = (ended <= until) | ((ended <= late) & (began < until))
         waits = (last >= 0) & over & ((only < 0) | (only == stream))
@@ -189,7 +194,7 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
         awaited.append(last[waits])
         held.append(np.flatnonzero(waits))
     at_an_end = ~_named(calls, _RETURNS) & (latest > start_ns) & (end_ns - latest <= WAKES_NS)
-    kept = np.flatnonzero(asks | to_host | begins | at_an_end)
+    kept = np.flatnonzero(asks | to_host | begins | at_an_end | room)
     number = Numbered(kept)
     return Resumptions(
         kept,

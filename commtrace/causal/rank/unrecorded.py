@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from commtrace.arrays import NULL, Int64
+from commtrace.causal.rank.device_waits import LAUNCHES
 from commtrace.causal.rank.device_work import Work
 from commtrace.quantiles import median
 from commtrace.table import Coded, Rows
@@ -18,13 +19,14 @@ _NAME = "cudaDeviceSynchronize"
 
 
 def with_waits(tables: Mapping[str, Rows]) -> Mapping[str, Rows]:
-    """One rank's tables, with calls inferred if it has no row of ``blocking_calls`` at all.
+    """One rank's tables, with calls inferred if none of its ``blocking_calls`` could wait for all.
 
     A host that launches when all that was launched before is done is taken to have waited for
     it, until then. If it did not, it was late all the same for what was done meanwhile, and
     what the device lacked is from there to the launch.
     """
-    if len(tables["blocking_calls"]):
+    calls = tables["blocking_calls"]
+    if not calls.coded("name").where(lambda name: LAUNCHES.match(name) is not None).all():
         return tables
     work = Work.of(tables)
     known = np.flatnonzero(work.thread >= 0)
