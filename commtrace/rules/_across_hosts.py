@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["swapped", "transposed"]
 
 _FASTER = 2.0  # times: else it may be the groups' sizes and operations
-_MAY_SPAN = ("dp", "fsdp")  # whose results can come late
+_MAY_SPAN = {("dp", "fsdp"): "data parallelism", ("pp",): "pipelines"}
+"""Dimensions whose groups may span hosts: their results can come late, or they send little."""
 
 
 class _AcrossHosts(Struct, frozen=True, eq=False):
@@ -42,7 +43,8 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
 
     Each would move so many times as much over its links if it were where the other is. There may be
     none of another, whose place is free then, or they may send too little to be as fast as the
-    ``link`` that connects GPUs there. It is ``sure`` if they are faster, nevertheless.
+    ``link`` that connects GPUs there. It is ``sure`` if they are faster, nevertheless; they are of
+    ``others`` in words.
     """
 
     near: Rows
@@ -54,6 +56,7 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
     far_traffic: float = 1.0
     link: str = ""
     sure: bool = False
+    others: str = ""
 
     def said(self, whose: str) -> str:
         """What was measured, and whose groups are within hosts, or what link."""
@@ -81,14 +84,14 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
 
 def swapped(its: Finding, run: Measures, whose: str, min_step_share: float) -> Finding:
     """The finding, or that and what is saved if its groups were where those of others are."""
-    found = _across_hosts(run, DIMENSION[whose])
-    instead = "" if found and found.link else ", and let those of data parallelism span hosts"
+    if (found := _across_hosts(run, DIMENSION[whose])) is None:
+        return its
+    instead = "" if found.link else f", and let those of {found.others} span hosts"
     advice = (
         f"place each group of {whose} on one host{instead}: its ranks follow one another then (the "
         "last dimension of init_device_mesh; Megatron-LM's default order)"
     )
-    others = "data parallelism's groups"
-    return its if found is None else _with(its, run, found, others, advice, min_step_share)
+    return _with(its, run, found, f"groups of {found.others}", advice, min_step_share)
 
 
 def transposed(its: Finding, run: Measures, min_step_share: float) -> Finding | None:
@@ -129,8 +132,15 @@ def _with(
 
 def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
     """Whether a dimension's groups have slow links, and would find place where others' are."""
-    swap = _apart(run, dimension.__eq__, lambda name: name.startswith(_MAY_SPAN))
-    return swap or _displacing_none(run, dimension)
+    for names, others in _MAY_SPAN.items():
+        swap = _apart(run, dimension.__eq__, _starting(names))
+        if swap is not None:
+            return with_fields(swap, others=others)
+    return _displacing_none(run, dimension)
+
+
+def _starting(names: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda name: name.startswith(names)
 
 
 def _displacing_none(run: Measures, dimension: str) -> _AcrossHosts | None:

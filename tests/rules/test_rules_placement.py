@@ -132,3 +132,34 @@ def test_as_many_shards_as_a_host_has_ranks_stay_so_many(gpu: str, us: int) -> N
 
 def test_one_whose_shards_are_within_hosts_is_as_it_should_be() -> None:
     assert "replicate across" not in found(hybrid(FOURS, PAIRS), "exposed-communication").advice
+
+
+def stages_within(message_us: float) -> Measures:
+    """Two stages on each of two hosts, and tensor parallelism's pairs across these."""
+    run = Tiny(4, hosts=tuple("aabb"))
+    run.groups |= {"tp0": (0, 2), "tp1": (1, 3), "pp0": (0, 1), "pp1": (2, 3)}
+    for step in range(6):
+        for rank in range(4):
+            at = 6_000.0 * step + 1_010 * (rank % 2)
+            ahead = {"launch_ns": BASE_NS + round(6e6 * step) + 5_000}
+            run.step(rank, step, 6_000 * step, 6_000)
+            message = {"size": 20_000_000, "group": f"pp{rank // 2}", "stream": 30, **ahead}
+            if rank % 2:
+                run.collective(rank, "recv", at - 900, 1_000, peer=rank - 1, **message)
+            for _ in range(3):
+                run.kernel(rank, at + 110, 300, **ahead)
+                reduced = {"size": 40_000_000, "group": f"tp{rank % 2}", **ahead}
+                run.collective(rank, "all_reduce", at + 412, 900, **reduced)
+                at += 1_205
+            if not rank % 2:
+                sent = 6_000.0 * step + 1_110 - message_us
+                run.collective(rank, "send", sent, message_us, peer=rank + 1, **message)
+            run.blocking_call(rank, "cudaDeviceSynchronize", 6_000 * step + 20, 5_900)
+    return run.trace()
+
+
+@pytest.mark.parametrize(("message_us", "swap"), [(100, True), (450, False)])
+def test_pipelines_that_send_little_may_span_hosts_instead(message_us: float, swap: bool) -> None:
+    its = found(stages_within(message_us), "exposed-communication")
+    assert (PLACED in its.advice) == swap
+    assert ("let those of pipelines span hosts" in its.advice) == swap
