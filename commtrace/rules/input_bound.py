@@ -12,6 +12,7 @@ from commtrace.causal.loading import loading, loading_when, without_loading
 from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import idle_cores_ns, taken_cores
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
@@ -60,7 +61,8 @@ class InputBound(Rule, frozen=True):
     Blind spots
         Only PyTorch's DataLoader labels its time; what a program reads by itself is host time as
         any other. Processes that load need cores: on CPUs no more is promised than the ranks'
-        processes leave idle, and of their machine's storage and memory a trace says nothing.
+        processes leave idle, and of their machine's storage and memory a trace says nothing; on
+        GPUs no more than the time in which the one that computes most does not.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
@@ -73,10 +75,13 @@ class InputBound(Rule, frozen=True):
         each = its.steps_ns.mean(axis=0)
         if not each.any():
             raise CannotLook("needs a DataLoader's label in the trace")
-        at_least = its.steps_ns.min(axis=0).sum()
+        idle_ns = _idle_devices_ns(run)
+        at_least = int(its.steps_ns.min(axis=0).sum())
+        at_least = at_least if idle_ns is None else min(at_least, idle_ns)
         gain = saving(
             run, lambda lag_ns: without_loading(run, lag_ns), at_least, self.min_step_share
         ).at_most(idle_cores_ns(run), run)
+        gain = gain.at_most(idle_ns, run)
         # What those do longer who delay the others is theirs, though they be most of the ranks.
         left = min(gain.cost_ns, gain.left_ns)
         if not worth_reporting(left, run, self.min_step_share):
@@ -119,6 +124,17 @@ class InputBound(Rule, frozen=True):
     def good() -> Measures:
         """The same for 0.3 ms."""
         return _run(loads_us=300)
+
+
+def _idle_devices_ns(run: Measures) -> int | None:
+    """How long the GPU that computes most does not: its compute no loader makes shorter.
+
+    Before its first recorded work it may have had older. None without a GPU.
+    """
+    every = devices(run)
+    gpus = every.take(~every.coded("device").being("cpu"))
+    idle_ns = gpus.ints("span_ns") - gpus.ints("compute_ns")
+    return int(idle_ns.min()) if idle_ns.size else None
 
 
 def _run(loads_us: float) -> Measures:

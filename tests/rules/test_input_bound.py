@@ -100,3 +100,23 @@ def test_a_run_without_steps_loads_in_its_tenths() -> None:
     (found,) = diagnose(run.trace(), select=["input-bound"]).findings
     # What was loaded before the first call is in none: 19 times 4 ms.
     assert found.summary == "all ranks wait for data for 7.6 ms of each tenth of the run"
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_what_loads_before_the_first_recorded_kernel_is_no_more_than_gpus_are_idle(
+    blocks: bool,
+) -> None:
+    """A host's lead from before the recording hides it."""
+    run = Tiny(2)
+    label = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    for step in range(4):
+        start = 10_000 * step
+        for rank in (0, 1):
+            run.step(rank, step, start, 10_000)
+            run.step(rank, step, start + 10, 9_000, label=label)
+            run.kernel(rank, start + 9_100, 8_500)
+            run.collective(rank, "all_reduce", start + 17_700, 1_200, size=1 << 20)
+            if blocks:
+                run.blocking_call(rank, "cudaEventSynchronize", start + 9_200, 1)
+    (finding,) = diagnose(run.trace(), select=["input-bound"]).findings
+    assert finding.cost_ns <= 4e3 * (1_200 + 300)
