@@ -111,10 +111,13 @@ class ByteInflation(Rule, frozen=True):
                 continue
             table, used = its.table, its.ranks * its.table.used
             mine = np.isin(matched(run).matches.ints("operation"), its.operations.ints("operation"))
+            whose = "gradient of an embedding table,"
+            if its.tables > 1:
+                whose = f"gradients of {its.tables} embedding tables, each"
             yield self.finding(
                 run.rows("collectives", np.flatnonzero(mine)),
                 summary=(
-                    f"all_reduces carry the whole gradient of an embedding table, "
+                    f"all_reduces carry the whole {whose} "
                     f"{table.rows:,} x {table.width} ({mb(table.size_bytes)}), of which "
                     f"{its.ranks} ranks use {used:,.0f} rows at most in a step"
                 ),

@@ -32,6 +32,7 @@ def step(
     reduced: int,
     alike: int,
     named: str,
+    lookups: int,
 ) -> list[dict[str, Any]]:
     """Looks up, multiplies, and reduces the gradient, of so many numbers, at the end."""
     at, one = number * STEP_US, 10 * number
@@ -42,7 +43,8 @@ def step(
     sizes = {"In msg nelems": reduced, "Out msg nelems": reduced}
     group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
     group["Process Group Description"] = named
-    ops = [("aten::embedding", lookup), ("aten::mm", product), (dense, backward)]
+    ops = [("aten::embedding", lookup)] * lookups
+    ops += [("aten::mm", product), (dense, backward)]
     events = [event("user_annotation", f"ProfilerStep#{number}", at, STEP_US)]
     for place, (name, shapes) in enumerate(ops):
         start, launch = at + 20 + 100 * place, {"correlation": one + place}
@@ -73,9 +75,10 @@ def found(
     reduced: int = 100_000 * WIDTH,
     alike: int = 1,
     group: str = "default_pg",
+    lookups: int = 1,
 ) -> list[Finding]:
     for rank in (0, 1):
-        its = rows, looked_up, dense, shares, reduced, alike, group
+        its = rows, looked_up, dense, shares, reduced, alike, group, lookups
         steps = [step(number, *its) for number in range(STEPS)]
         trace = {
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
@@ -96,6 +99,24 @@ def test_few_rows_of_a_table_are_used(tmp_path: Path) -> None:
 def test_of_a_larger_bucket_its_share_counts(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, reduced=200_000 * WIDTH)
     assert finding.cost_ns == pytest.approx(STEPS * CALL_US * 1e3 * 0.99 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("reduced", "said", "used"),
+    [
+        (2 * 100_000 * WIDTH, "gradients of 2 embedding tables, each", 2_000),
+        (100_000 * WIDTH, "gradient of an embedding table,", 4_000),  # of two micro-batches
+        (150_000 * WIDTH, "gradient of an embedding table,", 4_000),  # beside something else
+    ],
+)
+def test_tables_of_one_shape_are_several_if_they_fill_what_is_reduced(
+    tmp_path: Path, reduced: int, said: str, used: int
+) -> None:
+    (finding,) = found(tmp_path, reduced=reduced, lookups=2)
+    assert f"{said} 100,000 x 64" in finding.summary
+    assert f"2 ranks use {used:,} rows at most" in finding.summary
+    share = min(2 * 100_000 if used == 2_000 else 100_000, reduced / WIDTH) * WIDTH / reduced
+    assert finding.cost_ns == pytest.approx(STEPS * CALL_US * 1e3 * share, rel=0.05)
 
 
 @pytest.mark.parametrize(

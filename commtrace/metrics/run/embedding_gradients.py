@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 from msgspec.json import decode
+from msgspec.structs import replace
 
 from commtrace.arrays import NULL, Float64, codes, distinct, grouped
 from commtrace.comms import canonical_dtype, element_bytes
@@ -38,15 +40,20 @@ _OF_LAYERS = frozenset(("tp", "cp", "ep", "pp"))
 _ONCE = 1.5  # times a step, of the same size: the window cuts a step
 _BACKWARD = re.compile(r"EmbeddingBackward|EmbeddingBagBackward|embedding.*(?:backward|grad)", re.I)
 _LEAST_BYTES = 1_000_000
+_FILLS = 0.9
 
 
 class EmbeddingTable(Struct, frozen=True):
-    """``rows`` × ``width`` numbers, of which a rank looks up at most ``used`` rows in a step."""
+    """``rows`` × ``width`` numbers, of which a rank looks up at most ``used`` rows in a step.
+
+    In so many ``lookups``: of one in several micro-batches, or of several tables of this shape.
+    """
 
     rows: int
     width: int
     size_bytes: int
     used: float
+    lookups: int
 
     def needed(self, ranks: int) -> float:
         """What exchanging the rows that ranks use takes of an all_reduce of the whole.
@@ -57,9 +64,13 @@ class EmbeddingTable(Struct, frozen=True):
 
 
 class SparseSums(Struct, frozen=True, eq=False):
-    """All_reduces, rows of ``called``, that carry a table's gradient, and what is needless."""
+    """All_reduces, rows of ``called``, that carry the gradients of so many ``tables`` alike.
+
+    ``less_ns`` of each is needless.
+    """
 
     table: EmbeddingTable
+    tables: int
     operations: Rows
     ranks: int
     less_ns: Float64
@@ -83,23 +94,44 @@ def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
     """The ``large_sums`` that carry the gradients of tables.
 
     Of each table those of the smallest size that has room for it, as DDP's buckets hold it, and of
-    which a group has one a step: of several alike nothing tells which it is in.
+    which a group has one a step: of several alike nothing tells which it is in. Several tables of
+    one shape are in several if they fill them.
     """
     its, found = large_sums(run), list[SparseSums]()
     size, group = its.ints("size_bytes"), its.coded("communicator")
     often = np.bincount(codes(group, size))[codes(group, size)] > _ONCE * step_count(run)
     left = {whole: whole for whole in distinct(size[~often]).tolist()}
     for table in _tables(run) if left else ():
-        fits = [whole for whole, room in left.items() if room >= table.size_bytes]
-        if not fits:
+        table, held = _filling(table, left)
+        for whole, count in held.items():
+            left[whole] -= count * table.size_bytes
+        mine = its.take(~often & np.isin(size, list(held)))
+        if not len(mine):
             continue
-        whole = min(fits)
-        left[whole] -= table.size_bytes
-        mine = its.take(~often & (size == whole))
+        sizes = mine.ints("size_bytes")
         needed = np.array([table.needed(ranks) for ranks in mine.ints("expected").tolist()])
-        less = mine.ints("transfer_ns") * (table.size_bytes / whole) * (1 - needed)
-        found.append(SparseSums(table, mine, int(mine.ints("expected").max()), less))
+        share = np.array([held[one] for one in sizes.tolist()]) * table.size_bytes / sizes
+        less = mine.ints("transfer_ns") * share * (1 - needed)
+        ranks = int(mine.ints("expected").max())
+        found.append(SparseSums(table, sum(held.values()), mine, ranks, less))
     return tuple(found)
+
+
+def _filling(table: EmbeddingTable, left: Mapping[int, int]) -> tuple[EmbeddingTable, Counter[int]]:
+    """How many like a table are in operations of each size, which have so much room ``left``.
+
+    One of all lookups, or as many tables as lookups, with their part of these.
+    """
+    held, several = Counter[int](), table.lookups > 1
+    for _ in range(table.lookups):
+        room = {whole: left[whole] - held[whole] * table.size_bytes for whole in left}
+        fits = [whole for whole, its in room.items() if its >= table.size_bytes]
+        several &= bool(fits)
+        held.update([min(fits)] if fits else [])
+    if several and table.lookups * table.size_bytes >= _FILLS * sum(held):
+        return replace(table, used=table.used / table.lookups), held
+    fits = [whole for whole, room in left.items() if room >= table.size_bytes]
+    return table, Counter([min(fits)] if fits else [])
 
 
 @measure
@@ -136,6 +168,7 @@ def _tables_of(file: Path, steps: int) -> tuple[EmbeddingTable, ...]:
     if not its.name.where(_DENSE.__contains__).any() or sparse.any():
         return ()  # of which tables gradients are dense no operator tells
     used, element = Counter[tuple[int, int]](), dict[tuple[int, int], int]()
+    lookups = Counter[tuple[int, int]]()
     multiplied = set[tuple[int, int]]()
     for kind in grouped(its.name, its.shapes, its.types):
         name, shapes, types = (
@@ -144,11 +177,15 @@ def _tables_of(file: Path, steps: int) -> tuple[EmbeddingTable, ...]:
         dims = decode(shapes)
         if name in _LOOKS_UP and (table := _matrix(dims[0])):
             used[table] += kind.size * _numbers(dims[1:])
+            lookups[table] += kind.size
             element[table] = _element_bytes(types)
         elif name in _MULTIPLIES:
             multiplied |= {matrix for shape in dims if (matrix := _matrix(shape[-2:]))}
     tables = (
-        EmbeddingTable(rows, width, rows * width * element[rows, width], count / steps)
+        EmbeddingTable(
+            *(rows, width, rows * width * element[rows, width], count / steps),
+            max(lookups[rows, width] // steps, 1),
+        )
         for (rows, width), count in used.items()
         if not {(rows, width), (width, rows)} & multiplied
     )
