@@ -14,6 +14,7 @@ from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
 from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
+from commtrace.metrics.run.updated_gradients import unused_gradients
 from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
@@ -38,6 +39,8 @@ class ByteInflation(Rule, frozen=True):
         nothing else before: n/2 times the bytes of an all_reduce, and each sums what one could.
         All_reduces of the whole gradients of embedding tables, of 1 MB or more, of which a step
         uses so few rows that exchanging these moves less: known from the shapes of what looks up.
+        Gradients that DDP all_reduces of more than twice as many numbers as the optimizer updates:
+        known from the shapes of its operators, of all that it may update.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. An output as large as the
@@ -47,8 +50,9 @@ class ByteInflation(Rule, frozen=True):
     What to do
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
         Of parts that are summed: all_reduce them, or reduce_scatter them if each rank needs its
-        part of the sum. Of embedding tables: sparse gradients, or a table in shards. The potential
-        saving is the needless bytes' share of the time, and that of summing.
+        part of the sum. Of embedding tables: sparse gradients, or a table in shards. Freeze what no
+        optimizer updates before DDP is made. The potential saving is the needless bytes' share of
+        the time, and that of summing; what computes them in vain comes on top.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
@@ -71,6 +75,7 @@ class ByteInflation(Rule, frozen=True):
             raise CannotLook("needs sizes: record with record_shapes=True")
         yield from self._summed(run)
         yield from self._sparse(run)
+        yield from self._unused(run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
@@ -134,6 +139,36 @@ class ByteInflation(Rule, frozen=True):
                     "table, and exchange looked up rows by all_to_all"
                 ),
             )
+
+    def _unused(self, run: Measures) -> Iterator[Finding]:
+        most = float(large_sums(run).ints("transfer_ns").sum())
+        its = unused_gradients(run) if worth_reporting(most, run, self.min_step_share) else None
+        if its is None:
+            return
+        estimate = float(its.less_ns.sum())
+        gain = of_transfers(run, its.operations, its.less_ns, estimate, self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
+            return
+        operations = its.operations.ints("operation")
+        mine = np.isin(matched(run).matches.ints("operation"), operations)
+        yield self.finding(
+            run.rows("collectives", np.flatnonzero(mine)),
+            summary=(
+                f"all_reduces carry the gradients of {its.reduced:,} numbers at least, and the "
+                f"optimizer updates {its.updated:,} of them at most"
+            ),
+            saving=gain,
+            operations=operations,
+            evidence=(
+                Evidence("numbers reduced by those updated", its.reduced / its.updated, "x", 2.0),
+            ),
+            ruled_out=("micro-batches: what each pass of the model may reduce counts once",),
+            advice=(
+                "freeze what is not trained before DDP is made (requires_grad_(False)), or give it "
+                "to the optimizer: backward does not compute these gradients then either, which is "
+                "saved besides"
+            ),
+        )
 
     def _of_sums(self, run: Measures, gathers: UsedGathers, n: int, gain: Saving) -> Finding:
         its, summing = gathers.operations, median(gathers.then_ns)
