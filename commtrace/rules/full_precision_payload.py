@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, codes, grouped, sums
+from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.kernels import MATRIX
-from commtrace.metrics.rank.rows_of import blocks
-from commtrace.metrics.run.bandwidth import fitted, hidden, served, streams
+from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
+from commtrace.metrics.run.double_products import double_products_ns
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.quantiles import median, quantile
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import starts_late
+from commtrace.rules._precision import DOUBLE, HALF, of_matrices, share_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, percent
@@ -29,10 +27,6 @@ from commtrace.units import counted, mb, ms, percent
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
-
-HALF = r"bf16|f16|fp16|float16|half|hgemm|[hs]884|[hs]16816|e4m3|e5m2|fp8"
-SINGLE = r"sgemm|s1688|f32|fp32|float"
-DOUBLE = r"dgemm|d884|f64|fp64|double"
 
 
 class FullPrecisionPayload(Rule, frozen=True):
@@ -59,8 +53,8 @@ class FullPrecisionPayload(Rule, frozen=True):
         let FSDP reduce in the parameters' type (``MixedPrecision(reduce_dtype=...)``), and gather
         them in half precision (``param_dtype``). Convert what else is sent before, if half
         precision is enough for its use. Make float64 tensors float32 before they are sent: what
-        comes from NumPy is float64. Convert masters to the parameters' type before they are
-        gathered.
+        comes from NumPy is float64, and on CPUs a model takes twice as long in it. Convert masters
+        to the parameters' type before they are gathered.
 
     Blind spots
         Some gradients need float32: sums over many ranks or micro-batches, small losses
@@ -79,8 +73,8 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding for all float32 operations, or masters, and one for all float64."""
-        time = _of_matrices(run)
-        half, double = (_share(time, pattern) for pattern in (HALF, DOUBLE))
+        time = of_matrices(run)
+        half, double = (share_in(time, pattern) for pattern in (HALF, DOUBLE))
         is_double = run.rows("collectives").coded("dtype").being("float64").any()
         masters = master_gathers(run) if half is None else np.empty(0, np.int64)
         if half is None and not is_double and not masters.size:
@@ -90,7 +84,32 @@ class FullPrecisionPayload(Rule, frozen=True):
         if masters.size:
             yield from self._of(run, _MASTERS, masters)
         if is_double and (double or 0.0) < self.min_half_share:
-            yield from self._of(run, _double(double, self.min_half_share))
+            its = (*self._of(run, _double(double, self.min_half_share)), *self._computed(run))
+            yield from sorted(its, key=lambda one: -one.cost_ns)[:1]
+
+    def _computed(self, run: Measures) -> Iterator[Finding]:
+        """Of gradients in float64 on CPUs, what multiplying in that takes longer."""
+        known = served(run)
+        wide = known.coded("dtype").being("float64") & known.coded("op").where(_REDUCING)
+        some = known.take(wide & (known.ints("size_bytes") >= self.min_bytes))
+        if not len(some) or on_gpus(some, run).any():
+            return
+        cost_ns = double_products_ns(run) // _TIMES_AS_LONG
+        if not worth_reporting(cost_ns, run, self.large_step_share):
+            return
+        yield self.finding(
+            some,
+            summary=(
+                f"{counted(len(some), 'operation')} of {mb(float(some.ints('size_bytes').sum()))} "
+                f"reduce float64, in which the model computes: its matrix products take "
+                f"{ms(_TIMES_AS_LONG * cost_ns)}, of float32 about half"
+            ),
+            streams=streams(some, run),
+            cost_ns=cost_ns,
+            evidence=(Evidence("matrix products in float64", _TIMES_AS_LONG * cost_ns, "ns"),),
+            advice=_IN_SINGLE,
+            confidence="low",
+        )
 
     def _of(self, run: Measures, payload: _Payload, only: Int64 | None = None) -> Iterator[Finding]:
         known = served(run)
@@ -170,6 +189,12 @@ def _single(half: float, least: float) -> _Payload:
     )
 
 
+_TIMES_AS_LONG = 2  # as in float32: a vector register holds half as many
+_IN_SINGLE = (
+    "train in float32, unless float64 is needed: what comes from NumPy is float64 "
+    "(torch.from_numpy(x).float()), and a model that is made to fit it, too"
+)
+
 _REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter")).__contains__
 
 
@@ -211,31 +236,6 @@ def _double(double: float | None, most: float) -> _Payload:
         "four",
         (Evidence("matrix kernels in double", 100 * double, "%", 100 * most),),
         advice,
-    )
-
-
-def _of_matrices(run: Measures) -> Mapping[str, int]:
-    """The time of matrix kernels by name, of those whose names show a precision."""
-    shown = "|".join((HALF, SINGLE, DOUBLE))
-    time = Counter[str]()
-    for its in blocks(run, "kernels"):
-        name = its.coded("name")
-        named = np.flatnonzero(its.coded("kind").being("compute") & name.known)
-        number, duration = name.codes[named].astype(np.int64), its.ints("duration_ns")[named]
-        times = sums(number, duration, len(name.names)).tolist()
-        time.update(dict(zip(name.names, times, strict=True)))
-    return {name: its for name, its in time.items() if _has(name, MATRIX) and _has(name, shown)}
-
-
-def _has(name: str, pattern: str) -> bool:
-    return re.search(pattern, name, re.IGNORECASE) is not None
-
-
-def _share(time: Mapping[str, int], precision: str) -> float | None:
-    """The share of a precision in the matrix kernels' time, None if no name shows one."""
-    known = sum(time.values())
-    return (
-        sum(its for name, its in time.items() if _has(name, precision)) / known if known else None
     )
 
 

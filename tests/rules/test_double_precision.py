@@ -1,0 +1,48 @@
+"""A training program that computes in float64: what its matrix products take longer."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from commtrace.diagnosis import Finding
+from commtrace.metrics.run.double_products import double_products_ns
+from commtrace.rules.full_precision_payload import FullPrecisionPayload
+from commtrace.run import load
+
+
+def converted(source: Path, to: Path, *, label: str) -> Path:
+    """A recording as if its tensors were of float64, with 2 ms of products in each step."""
+    for file in sorted(source.glob("rank*.json.gz")):
+        its = json.loads(gzip.decompress(file.read_bytes()).replace(b'"float"', b'"double"'))
+        steps = [one for one in its["traceEvents"] if one["name"].startswith("ProfilerStep#")]
+        for step in steps:
+            at = {name: step[name] for name in ("ph", "pid", "tid", "ts")}
+            shown = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["double", "double"]}
+            product = {**at, "cat": "cpu_op", "name": "aten::mm", "dur": 2_000, "args": shown}
+            update = {**at, "cat": "user_annotation", "name": label, "dur": 1}
+            its["traceEvents"] += [product, update]
+        (to / file.name.removesuffix(".gz")).write_text(json.dumps(its))
+    return to
+
+
+def found(folder: Path) -> list[Finding]:
+    """Of findings that count from a ten-thousandth of the time, but not what is sent."""
+    rule = FullPrecisionPayload(min_step_share=1.0, large_step_share=1e-4)
+    return [*rule.check(load(folder).measures)]
+
+
+def test_a_model_in_float64_takes_twice_as_long(recorded: Path, tmp_path: Path) -> None:
+    source = recorded / "ddp_training" / "gloo-4"
+    (finding,) = found(converted(source, tmp_path, label="Optimizer.step#SGD.step"))
+    assert "reduce float64, in which the model computes" in finding.summary
+    assert finding.cost_ns == double_products_ns(load(tmp_path).measures) // 2 == 5 * 1_000_000
+    assert finding.confidence == "low"
+    assert finding.advice.startswith("train in float32")
+
+
+def test_a_solver_may_need_it(recorded: Path, tmp_path: Path) -> None:
+    folder = converted(recorded / "ddp_training" / "gloo-4", tmp_path, label="update")
+    assert double_products_ns(load(folder).measures) == 0
+    assert not found(folder)
