@@ -117,6 +117,8 @@ class Finding:
     """What it counts for beside others' savings, where its own is not known."""
     behind: Any = field(default=False, repr=False, compare=False)
     """Whether it goes behind what is surely wrong, as it may be as the program is meant to be."""
+    by_itself: Any = field(default=False, repr=False, compare=False)
+    """Whether it has a cause of its own, so that it is no symptom of what costs less."""
     explains: Any = field(default=None, repr=False, compare=False)
     """The rules whose findings are symptoms of it, where these are not all that its rule names."""
 

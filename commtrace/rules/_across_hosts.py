@@ -127,6 +127,7 @@ def _with(
         evidence=(*its.evidence, *gain.evidence),
         advice=advice,
         confidence="medium" if found.sure else "low",
+        by_itself=True,
     )
 
 

@@ -180,6 +180,8 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
             least *= _OF_UNSURE
         wanted = least * (symptom.cost_ns or symptom.weighs_ns)
         enough = size >= wanted
+        if symptom.by_itself and other.cost_ns < symptom.cost_ns:
+            enough = False
         if other.cost_ns and _FAR_LESS * other.cost_ns < symptom.cost_ns:
             enough = False  # however long others wait for it
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
-from commtrace.rules import diagnose
+from commtrace.rules import _ask, diagnose
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.edited import edited
 
@@ -163,3 +164,12 @@ def test_pipelines_that_send_little_may_span_hosts_instead(message_us: float, sw
     its = found(stages_within(message_us), "exposed-communication")
     assert (PLACED in its.advice) == swap
     assert ("let those of pipelines span hosts" in its.advice) == swap
+
+
+@pytest.mark.parametrize(("less_ns", "itself"), [(1_788, True), (4_000, False)])
+def test_placement_is_no_symptom_of_what_costs_less(less_ns: int, itself: bool) -> None:
+    its = found(hybrid(PAIRS, FOURS), "exposed-communication")
+    other = replace(its, rule="redundant", cost_ns=round(its.cost_ns * less_ns / 3_023))
+    first, second = _ask._ordered([replace(its, explained_by=None), other], its.cost_ns)
+    assert (first.rule == its.rule) == itself
+    assert second.explained_by == (None if itself else "redundant")
