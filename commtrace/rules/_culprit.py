@@ -28,6 +28,7 @@ from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
 from commtrace.quantiles import median
 from commtrace.rules._advice import advice, in_the_mean
+from commtrace.rules._pipeline_waits import may_be_a_bubble
 from commtrace.rules._uneven import bytes_cost_more, if_even_too
 from commtrace.units import clean, counted, ms, numbered
 
@@ -144,7 +145,7 @@ def _finding(
         advice=advice(culprit, run) + _unrecorded(run),
         confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
-        explains=_explains(rule, culprit, even_ns),
+        explains=_explains(run, rule, culprit, even_ns),
         # What is saved where work is shared is less than what others wait for it.
         weighs_ns=0 if culprit.instead_ns is None else int(culprit.instead_ns.sum()),
     )
@@ -163,11 +164,11 @@ def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
     )
 
 
-def _explains(rule: Rule, culprit: Culprit, even_ns: int) -> tuple[str, ...] | None:
+def _explains(run: Measures, rule: Rule, culprit: Culprit, even_ns: int) -> tuple[str, ...] | None:
     """What a host does not do in time, too, if that is sure; None as the rule has it."""
     if even_ns:
         return (*rule.explains, "uneven-all-to-all")
-    if culprit.cause is None and culprit.doubt:  # as it may be the bubble that makes it late
+    if culprit.doubt and may_be_a_bubble(run, culprit):  # which makes it late then
         return tuple(its for its in rule.explains if its != "pipeline-bubble")
     if culprit.cause not in HOST:
         return None

@@ -8,7 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64, ranges
-from commtrace.causal.blame.awaited import Waits
+from commtrace.causal.blame.awaited import Waits, works_by_turns
+from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.intervals import subtract, total, union
@@ -19,7 +20,14 @@ from commtrace.table import Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["calls_of", "drains_of", "for_culprits_ns", "idle_ns", "step_messages"]
+__all__ = [
+    "calls_of",
+    "drains_of",
+    "for_culprits_ns",
+    "idle_ns",
+    "may_be_a_bubble",
+    "step_messages",
+]
 
 
 class LastMessages(Struct, frozen=True, eq=False):
@@ -88,11 +96,10 @@ def for_culprits_ns(
 ) -> int:
     """What late ranks among these, or that these wait for between or behind messages, cost.
 
-    That is no bubble, unless they are doubted, and do nothing there more than others: then it may
-    be one.
+    That is no bubble, unless they are doubted, and it may be one.
     """
     every = culprits(run, min_step_share).found
-    found = [one for one in every if one.cause is not None or one.doubt is None]
+    found = [one for one in every if one.doubt is None or not may_be_a_bubble(run, one)]
     return sum(
         max(one.on_top_ns, 0)
         for one in found
@@ -100,6 +107,11 @@ def for_culprits_ns(
         or np.isin(one.waits.call, drains).any()
         or _between_messages(run, one.waits, chain, sent_ns)
     )
+
+
+def may_be_a_bubble(run: Measures, culprit: Culprit) -> bool:
+    """Whether it does nothing there more than others, or has its part in turn with them."""
+    return culprit.cause is None or works_by_turns(run, culprit.ranks)
 
 
 def _between_messages(run: Measures, waits: Waits, chain: list[int], sent_ns: Int64) -> bool:

@@ -24,6 +24,7 @@ AWAITED = ("collective", "root", "send", "recv")
 """What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
 _BY_TURNS = 1.5  # times as long as the others
 _IN_PARTS = 0.25  # the same of a hub
+_OF_TWO = 0.5  # the same of two ranks that send each other all
 
 
 class Waits(Struct, frozen=True, eq=False):
@@ -67,7 +68,8 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     """Whether they wait far longer for the others than these for anybody, as a learner for actors.
 
     Who only has more to do than others of its kind hardly waits. Of a hub a quarter as long tells,
-    but of no stage between the ends of a pipeline, which two others wait for. A recv whose send is
+    but of no stage between the ends of a pipeline, which two others wait for; of two ranks that
+    only exchange messages half as long, as of stages with one micro-batch. A recv whose send is
     unknown waits for somebody.
     """
     calls = run_graph(run).calls
@@ -82,8 +84,11 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
     if not rest:
         return False
     own, others = (float(np.mean(its)) for its in (mine, rest))
-    hub = len(rest) > 1 and _is_hub(calls, ranks) and not other_stages(run, ranks)
-    times = _IN_PARTS if hub else _BY_TURNS
+    times = _BY_TURNS
+    if _is_hub(calls, ranks) and len(rest) == len(mine) == 1:
+        times = _OF_TWO
+    elif _is_hub(calls, ranks) and not other_stages(run, ranks):
+        times = _IN_PARTS
     return own > times * max(others, 1.0)
 
 
