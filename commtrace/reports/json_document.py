@@ -19,7 +19,7 @@ __all__ = [
     "run_schema",
 ]
 
-_HIDDEN = ("when", "operations", "weighs_ns", "behind", "explains")
+_HIDDEN = ("when", "operations", "weighs_ns", "behind", "by_itself", "explains")
 
 
 def finding_schema() -> Json:
