@@ -18,9 +18,9 @@ from commtrace.metrics.run.unrecorded_work import calls_without_work
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, whole, worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._held_up import held_up
+from commtrace.rules._held_up import HeldUp, held_up
 from commtrace.rules._missing_ranks import missing_ranks
-from commtrace.rules._rule import Rule
+from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.trace_tables import SAMPLED
@@ -197,17 +197,21 @@ class UnfitTrace(Rule, frozen=True):
             )
 
     def _held_up(self, run: Measures) -> Iterator[Finding]:
+        alike: dict[str, list[HeldUp]] = {}
         for its in held_up(run):
             if worth_reporting(its.idle_ns, run, self.min_step_share):
-                share = share_pct(its.idle_ns, run)
-                finding = self._finding(
-                    run,
-                    its.said,
-                    Evidence("idle with work launched", share, "%", 100 * self.min_step_share),
-                    its.advice,
-                    (its.rank,),
-                )
-                yield replace(finding, confidence="low")
+                alike.setdefault(its.advice, []).append(its)
+        for advice, every in alike.items():
+            worst, ranks = max(every, key=lambda its: its.idle_ns), [its.rank for its in every]
+            share = share_pct(worst.idle_ns, run)
+            finding = self._finding(
+                run,
+                worst.said + too(ranks, worst.rank),
+                Evidence("idle with work launched", share, "%", 100 * self.min_step_share),
+                advice,
+                tuple(ranks),
+            )
+            yield replace(finding, confidence="low")
 
     def _clocks(self, run: Measures) -> Iterator[Finding]:
         found = matched(run)

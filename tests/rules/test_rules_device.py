@@ -318,6 +318,18 @@ def test_what_launched_work_waits_for_is_missing() -> None:
     assert "record again with all activities" in finding.advice
 
 
+def test_several_ranks_whose_gpus_wait_so_are_one_finding() -> None:
+    run = Tiny(3)
+    for rank, until in ((0, 5_025), (1, 6_025), (2, 30)):
+        for start in (0, 10, 20, until):
+            run.kernel(rank, start, 5, launch_ns=at(min(start - 5, 16)))
+    every = found(run.trace(), "unfit-trace")
+    (finding,) = (one for one in every if "though work is launched" in one.summary)
+    assert finding.summary.startswith("rank 1's cuda:0 is idle for 6 ms")
+    assert finding.summary.endswith("; rank 0, too")
+    assert finding.ranks == (0, 1)
+
+
 def test_before_what_a_graph_runs_its_other_kernels_may_be_missing() -> None:
     run = held_up()
     run.kernel(0, 5035, 5, launch_ns=at(16))
