@@ -28,14 +28,16 @@ __all__ = [
     "full_size_bytes",
     "is_communication_annotation",
     "is_communication_call",
+    "is_update",
     "members",
 ]
 
 WAIT = "commtrace::wait"
 """The recorder's label for a wait that the program calls."""
 DDP_FORWARD = "DistributedDataParallel.forward"
-OPTIMIZER_STEP = "Optimizer.step#"
 """What DDP calls its module's forward pass in a trace."""
+OPTIMIZER_STEP = "Optimizer.step#"
+"""What torch's optimizers call their steps in a trace, before their own name."""
 
 OPERATIONS = (
     "all_reduce",
@@ -170,6 +172,11 @@ def canonical_dtype(name: str) -> str | None:
 def element_bytes(dtype: str) -> int:
     """Bytes of one element of a canonical dtype. KeyError for any other name."""
     return _BYTES[dtype]
+
+
+def is_update(label: str) -> bool:
+    """Whether that labels a step of an optimizer."""
+    return label.startswith(OPTIMIZER_STEP)
 
 
 @lru_cache(maxsize=65536)

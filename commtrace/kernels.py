@@ -14,10 +14,16 @@ from typing import NamedTuple
 from commtrace.comms import canonical_dtype, canonical_operation
 from commtrace.config import kernel_patterns
 
-__all__ = ["MATRIX", "Kernel", "is_communication", "known"]
+__all__ = ["MATRIX", "Kernel", "is_communication", "is_launch", "known"]
 
 MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
 """What is in the names of kernels that multiply matrices."""
+_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch")
+
+
+def is_launch(call: str) -> bool:
+    """Whether a call of CUDA or HIP launches kernels."""
+    return _LAUNCH.match(call) is not None
 
 
 class Kernel(NamedTuple):

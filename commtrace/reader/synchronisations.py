@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, among
+from commtrace.kernels import is_launch
 from commtrace.reader.correlation import rows_with, values_at
 from commtrace.reader.gpu import device_names, named, selected
 from commtrace.reader.host import Steps
@@ -20,7 +21,6 @@ _BLOCKING = re.compile(
     rf"{_API}(?:(?:Stream|Device|Ctx|Thread|Event)Synchronize|Memcpy"
     r"|(?:Mem)?(?:Alloc|Malloc|Free)(?!\w*Async)|(?:Mem)?Host(?:Alloc|Malloc|Free|(?:Unr|R)egister))"
 )
-_LAUNCH = re.compile(rf"{_API}\w*Launch")
 _LONG_NS, _FULL = 50_000, 256  # a launch that waits for room, and how many wait to start then
 _WAIT = re.compile(rf"{_API}StreamWaitEvent")
 _RECORD = re.compile(rf"{_API}EventRecord")
@@ -60,7 +60,7 @@ def _without_room(scan: Scan) -> Int64:
     delays nobody by what else may have held it up.
     """
     calls, gpu = scan.launches, scan.gpu
-    long = (calls.duration_ns >= _LONG_NS) & _called(calls.name, _LAUNCH)
+    long = (calls.duration_ns >= _LONG_NS) & named(calls.name, is_launch)
     rows = np.flatnonzero(long)
     if not rows.size:
         return rows

@@ -84,12 +84,11 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
     op, ranks = str(some.operations.coded("op").at(0)), int(some.operations.ints("ranks")[0])
     nodes = min(max(len(set(hosts(run).values())), 1), ranks)
     if run.rows("groups").coded("backend").being("nccl").any():
+        ns, constants = nccl_latency_ns(op, ranks, nodes=nodes), "NCCL's tuning constants"
         if op not in POINT_TO_POINT:
-            known_ns = nccl_latency_ns(op, ranks, nodes=nodes)
-            measured = _alike(some, max_bytes) or _as_larger(run, some, max_bytes, known_ns)
+            measured = _alike(some, max_bytes) or _as_larger(run, some, max_bytes, ns)
             if measured is not None:
                 return measured
-        ns, constants = nccl_latency_ns(op, ranks, nodes=nodes), "NCCL's tuning constants"
         tiny = None if op in POINT_TO_POINT else _beyond_moving(some, nodes, _NO_PART)
         if tiny is not None and tiny.ns > ns:
             return structs.replace(tiny, most_bytes=max_bytes, next_ns=ns)

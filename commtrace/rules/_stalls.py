@@ -9,8 +9,8 @@ import numpy as np
 
 from commtrace.arrays import distinct
 from commtrace.causal.edits.own_pace import unrecorded_pace
-from commtrace.causal.rank.device_waits import LAUNCHES
 from commtrace.intervals import Intervals, covered, intersect, total, union
+from commtrace.kernels import is_launch
 from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, host_meanwhile
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.object_collectives import objects_sent
@@ -162,7 +162,7 @@ def _allocates(run: Measures, rank: int, when: Intervals) -> str | None:
 def waited_first(run: Measures, rank: int, when: Intervals) -> str:
     """That the host waited for its GPU until that ran dry, if it did before most of these times."""
     calls = rows_of_rank(run, "blocking_calls", rank)
-    calls = calls.take(~calls.coded("name").where(lambda name: LAUNCHES.match(name) is not None))
+    calls = calls.take(~calls.coded("name").where(is_launch))
     order = np.argsort(calls.ints("start_ns"), kind="stable")
     start, name = calls.ints("start_ns")[order], calls.coded("name")
     end = start + calls.ints("duration_ns")[order]

@@ -14,6 +14,7 @@ from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
 from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
+from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.updated_gradients import unused_gradients
 from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
@@ -115,12 +116,11 @@ class ByteInflation(Rule, frozen=True):
             if not worth or inflation < self.inflation:
                 continue
             table, used = its.table, its.ranks * its.table.used
-            mine = np.isin(matched(run).matches.ints("operation"), its.operations.ints("operation"))
             whose = "gradient of an embedding table,"
             if its.tables > 1:
                 whose = f"gradients of {its.tables} embedding tables, each"
             yield self.finding(
-                run.rows("collectives", np.flatnonzero(mine)),
+                run.rows("collectives", rows_of_operations(run, its.operations)),
                 summary=(
                     f"all_reduces carry the whole {whose} "
                     f"{table.rows:,} x {table.width} ({mb(table.size_bytes)}), of which "
@@ -149,16 +149,14 @@ class ByteInflation(Rule, frozen=True):
         gain = of_transfers(run, its.operations, its.less_ns, estimate, self.min_step_share)
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
-        operations = its.operations.ints("operation")
-        mine = np.isin(matched(run).matches.ints("operation"), operations)
         yield self.finding(
-            run.rows("collectives", np.flatnonzero(mine)),
+            run.rows("collectives", rows_of_operations(run, its.operations)),
             summary=(
                 f"all_reduces carry the gradients of {its.reduced:,} numbers at least, and the "
                 f"optimizer updates {its.updated:,} of them at most"
             ),
             saving=gain,
-            operations=operations,
+            operations=its.operations.ints("operation"),
             evidence=(
                 Evidence("numbers reduced by those updated", its.reduced / its.updated, "x", 2.0),
             ),
@@ -174,9 +172,8 @@ class ByteInflation(Rule, frozen=True):
         its, summing = gathers.operations, median(gathers.then_ns)
         size_bytes = int(its.ints("size_bytes")[0])
         part, time = mb(size_bytes // n), median(its.ints("transfer_ns"))
-        mine = np.isin(matched(run).matches.ints("operation"), its.ints("operation"))
         return self.finding(
-            run.rows("collectives", np.flatnonzero(mine)),
+            run.rows("collectives", rows_of_operations(run, its)),
             summary=(
                 f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them in "
                 f"{ms(summing)}: "

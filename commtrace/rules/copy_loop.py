@@ -13,7 +13,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int64, among, codes, most
 from commtrace.causal.edits.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
-from commtrace.comms import OPTIMIZER_STEP
+from commtrace.comms import is_update
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import Intervals, covered, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -270,7 +270,7 @@ def _steps_without_update(line: Timeline, run: Measures) -> Int64 | None:
     label = steps.coded("label")
     marked = label.being(_VLLM_STEP)
     begins = np.sort(steps.ints("start_ns")[marked if marked.any() else ~label.known])
-    updates = any(name.startswith(OPTIMIZER_STEP) for name in label.occurring())
+    updates = any(map(is_update, label.occurring()))
     return None if updates or not begins.size else begins
 
 

@@ -15,7 +15,7 @@ from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.causal.work.cores import idle_cores_ns
-from commtrace.comms import OPTIMIZER_STEP
+from commtrace.comms import is_update
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_work
@@ -256,7 +256,7 @@ def _before_update(row: Int64, run: Measures) -> Bool:
     found = np.zeros(every.size, np.bool_)
     for rank in distinct(run.rows("collectives").ints("rank")[row]).tolist():
         ranges, places = rows_of_rank(run, "steps", rank), places_of_rank(run, "collectives", rank)
-        update = ranges.coded("label").where(lambda label: label.startswith(OPTIMIZER_STEP))
+        update = ranges.coded("label").where(is_update)
         launch = run.rows("collectives", places).ints("launch_ns")
         order = np.argsort(launch, kind="stable")
         last = np.searchsorted(launch[order], ranges.ints("start_ns")[update]) - 1

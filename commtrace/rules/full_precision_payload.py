@@ -13,7 +13,7 @@ from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
 from commtrace.metrics.run.double_products import double_products_ns
-from commtrace.metrics.run.joined_rows import operation_of
+from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.quantiles import median, quantile
@@ -200,8 +200,7 @@ _REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter")).__contains__
 
 def _not_of_bytes(some: Rows, run: Measures) -> bool:
     """Whether these are exposed for when they are called: half the bytes are exposed, too."""
-    rows = np.flatnonzero(np.isin(operation_of(run), some.ints("operation")))
-    return _of_program(some, run) or starts_late(run, rows)
+    return _of_program(some, run) or starts_late(run, rows_of_operations(run, some))
 
 
 def _of_program(some: Rows, run: Measures) -> bool:

@@ -672,6 +672,18 @@ class TestSlowLink:
                         at += took + 10
         return run.trace()
 
+    @staticmethod
+    def sent_around(run: Tiny) -> float:
+        """A dozen rounds of messages along the first four ranks; when they are over."""
+        at = 0.0
+        for _ in range(12):
+            for source in range(4):
+                to, sent = (source + 1) % 4, 300.0 if source == 1 else 100.0
+                run.collective(source, "send", at, sent, size=4 * MB, peer=to)
+                run.collective(to, "recv", at, sent, size=4 * MB, peer=source)
+                at += sent + 10
+        return at
+
     @pytest.mark.parametrize(("took", "fires"), [(120.0, False), (300.0, True)])
     def test_one_way_stands_out(self, took: float, fires: bool) -> None:
         findings = found(self.pairs({(1, 2): took}), "slow-link")
@@ -683,13 +695,8 @@ class TestSlowLink:
 
     @pytest.mark.parametrize(("took", "rings"), [(450.0, 10), (90.0, 0)])
     def test_rings_that_are_as_slow_as_the_link_lose_as_much(self, took: float, rings: int) -> None:
-        run, at = Tiny(4), 0.0
-        for _ in range(12):
-            for source in range(4):
-                to, sent = (source + 1) % 4, 300.0 if source == 1 else 100.0
-                run.collective(source, "send", at, sent, size=4 * MB, peer=to)
-                run.collective(to, "recv", at, sent, size=4 * MB, peer=source)
-                at += sent + 10
+        run = Tiny(4)
+        at = self.sent_around(run)
         for _ in range(10):
             for rank in range(4):
                 run.collective(rank, "all_reduce", at, took, size=4 * MB)
@@ -703,14 +710,9 @@ class TestSlowLink:
     def test_rings_that_are_as_slow_without_the_link_are_not_slow_for_it(
         self, elsewhere: float, rings: int
     ) -> None:
-        run, at = Tiny(8), 0.0
+        run = Tiny(8)
         run.groups |= {"a": (0, 1, 2, 3), "b": (4, 5, 6, 7)}
-        for _ in range(12):
-            for source in range(4):
-                to, sent = (source + 1) % 4, 300.0 if source == 1 else 100.0
-                run.collective(source, "send", at, sent, size=4 * MB, peer=to)
-                run.collective(to, "recv", at, sent, size=4 * MB, peer=source)
-                at += sent + 10
+        at = self.sent_around(run)
         for _ in range(10):
             for group, took in (("a", 450.0), ("b", elsewhere)):
                 for rank in run.groups[group]:

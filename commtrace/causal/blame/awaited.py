@@ -85,10 +85,11 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
         return False
     own, others = (float(np.mean(its)) for its in (mine, rest))
     times = _BY_TURNS
-    if _is_hub(calls, ranks) and len(rest) == len(mine) == 1:
-        times = _OF_TWO
-    elif _is_hub(calls, ranks) and not other_stages(run, ranks):
-        times = _IN_PARTS
+    if _is_hub(calls, ranks):
+        if len(rest) == len(mine) == 1:
+            times = _OF_TWO
+        elif not other_stages(run, ranks):
+            times = _IN_PARTS
     return own > times * max(others, 1.0)
 
 

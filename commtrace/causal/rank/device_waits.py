@@ -10,10 +10,10 @@ from msgspec import Struct
 from commtrace.arrays import NULL, Bool, Int64, distinct
 from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
 from commtrace.causal.rank.moments import Moments
+from commtrace.kernels import is_launch
 from commtrace.table import Rows
 
 __all__ = [
-    "LAUNCHES",
     "NEAR_NS",
     "WAKES_NS",
     "Pairs",
@@ -35,8 +35,6 @@ Pairs = tuple[Int64, Int64]
 
 _AT_ONCE_NS = 100_000  # from recording its end: a wait later on is for what was called before
 _SYNCHRONISES = re.compile(r"(?:cuda|cu|hip)(?:\w+Synchronize|(?:Mem|Host)?Free)")
-LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*Launch")
-"""Calls that wait only where the queue of launches is full: for work that makes room."""
 _RETURNS = re.compile(r"\w+Async")
 _OF_EVENT = re.compile(r"(?:cuda|cu|hip)EventSynchronize")
 _NONE = np.empty(0, dtype=np.int64)
@@ -176,7 +174,7 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
     begins = is_copy & ~to_host & (np.append(work.start_ns, NULL)[copy] < end_ns)
     asks, of_event = _named(calls, _SYNCHRONISES), _named(calls, _OF_EVENT)
     only = np.where(asks, work.stream_numbers(calls, "stream"), -1)
-    room = _named(calls, LAUNCHES)
+    room = calls.coded("name").where(is_launch)
     given = np.where(of_event, _recorded_before(calls, synchronisations), start_ns)
     until = np.where(to_host, np.append(work.end_ns, NULL)[copy], end_ns)
     late = until + np.where(to_host, 0, ROUNDING_NS)  # what rounding puts behind the call's end

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from commtrace.arrays import NULL, Int64
-from commtrace.causal.rank.device_waits import LAUNCHES
 from commtrace.causal.rank.device_work import Work
+from commtrace.kernels import is_launch
 from commtrace.quantiles import median
 from commtrace.table import Coded, Rows
 from commtrace.trace_tables import BLOCKING_CALLS
@@ -25,8 +25,7 @@ def with_waits(tables: Mapping[str, Rows]) -> Mapping[str, Rows]:
     it, until then. If it did not, it was late all the same for what was done meanwhile, and
     what the device lacked is from there to the launch.
     """
-    calls = tables["blocking_calls"]
-    if not calls.coded("name").where(lambda name: LAUNCHES.match(name) is not None).all():
+    if not tables["blocking_calls"].coded("name").where(is_launch).all():
         return tables
     work = Work.of(tables)
     known = np.flatnonzero(work.thread >= 0)

@@ -25,6 +25,7 @@ from commtrace.comms import members
 from commtrace.expect import fit
 from commtrace.measures import measure
 from commtrace.metrics.run.calls import called
+from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.used_between import used_between
 from commtrace.metrics.run.waits import matched
@@ -276,6 +277,6 @@ def _expected_ns(pair: Pair) -> float:
 
 
 def _tree(run: Measures, operations: Rows) -> bool:
-    ran = np.isin(matched(run).matches.ints("operation"), operations.ints("operation"))
-    names = run.rows("collectives").coded("name").take(ran).occurring()
+    rows = rows_of_operations(run, operations)
+    names = run.rows("collectives").coded("name").take(rows).occurring()
     return any("TREE" in name for name in names)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec.json import decode
 
-from commtrace.comms import OPTIMIZER_STEP
-from commtrace.errors import TraceError
-from commtrace.intervals import total, union
+from commtrace.comms import is_update
 from commtrace.measures import measure
-from commtrace.metrics.rank.rank_file import file_of
-from commtrace.reader.json import operator_inputs
+from commtrace.metrics.run.first_operators import first_operators
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -31,16 +27,11 @@ def double_products_ns(run: Measures) -> int:
 
     Of programs that train, as an optimizer's label shows: solvers need their digits.
     """
-    file = file_of(run, min(run.rows("ranks").ints("rank").tolist()))
-    trains = run.rows("steps").coded("label").where(lambda name: name.startswith(OPTIMIZER_STEP))
-    if file is None or not trains.any():
+    trains = run.rows("steps").coded("label").where(is_update).any()
+    if not trains or (its := first_operators(run)) is None:
         return 0
-    try:
-        its = operator_inputs(file)
-    except TraceError:
-        return 0
-    rows = np.flatnonzero(its.name.where(_PRODUCTS.__contains__) & its.types.where(_is_double))
-    return total(union(its.start_ns[rows], its.start_ns[rows] + its.duration_ns[rows]))
+    products = its.name.where(_PRODUCTS.__contains__) & its.types.where(_is_double)
+    return int(its.time_ns[products].sum())
 
 
 def _is_double(types: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,16 +12,14 @@ from msgspec import Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Float64, codes, distinct, grouped
+from commtrace.arrays import NULL, Float64, among, codes, distinct
 from commtrace.comms import canonical_dtype, element_bytes
-from commtrace.errors import TraceError
 from commtrace.measures import measure
-from commtrace.metrics.rank.rank_file import file_of
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.run.calls import called
+from commtrace.metrics.run.first_operators import FirstOperators, first_operators, numbers_in
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.whole import step_count
-from commtrace.reader.json import operator_inputs
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -105,7 +101,7 @@ def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
         table, held = _filling(table, left)
         for whole, count in held.items():
             left[whole] -= count * table.size_bytes
-        mine = its.take(~often & np.isin(size, list(held)))
+        mine = its.take(~often & among(size, np.array([*held], np.int64)))
         if not len(mine):
             continue
         sizes = mine.ints("size_bytes")
@@ -120,18 +116,21 @@ def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
 def _filling(table: EmbeddingTable, left: Mapping[int, int]) -> tuple[EmbeddingTable, Counter[int]]:
     """How many like a table are in operations of each size, which have so much room ``left``.
 
-    One of all lookups, or as many tables as lookups, with their part of these.
+    As many tables as lookups, with their part of these, if they fill them; else one of all lookups.
     """
-    held, several = Counter[int](), table.lookups > 1
-    for _ in range(table.lookups):
-        room = {whole: left[whole] - held[whole] * table.size_bytes for whole in left}
-        fits = [whole for whole, its in room.items() if its >= table.size_bytes]
-        several &= bool(fits)
+    held, count = _held(table, left, table.lookups), table.lookups
+    if held.total() == count > 1 and count * table.size_bytes >= _FILLS * sum(held):
+        return replace(table, used=table.used / count), held
+    return table, _held(table, left, 1)
+
+
+def _held(table: EmbeddingTable, left: Mapping[int, int], count: int) -> Counter[int]:
+    """Where so many of a table are, each in the smallest that has room for it."""
+    held = Counter[int]()
+    for _ in range(count):
+        fits = [one for one in left if left[one] >= (held[one] + 1) * table.size_bytes]
         held.update([min(fits)] if fits else [])
-    if several and table.lookups * table.size_bytes >= _FILLS * sum(held):
-        return replace(table, used=table.used / table.lookups), held
-    fits = [whole for whole, room in left.items() if room >= table.size_bytes]
-    return table, Counter([min(fits)] if fits else [])
+    return held
 
 
 @measure
@@ -141,11 +140,9 @@ def _tables(run: Measures) -> tuple[EmbeddingTable, ...]:
     Not those whose rows are all used, as a head's that shares the table is, or has its shape. None
     where no operator or kernel makes such gradients, and where the file cannot be read again.
     """
-    if not _makes_gradients(run):
-        return ()
-    file = file_of(run, min(run.rows("ranks").ints("rank").tolist()))
     steps = step_count(run)
-    return () if file is None or not steps else _tables_of(file, steps)
+    its = first_operators(run) if steps and _makes_gradients(run) else None
+    return () if its is None else _tables_of(its, steps)
 
 
 def _makes_gradients(run: Measures) -> bool:
@@ -159,25 +156,19 @@ def _makes_gradients(run: Measures) -> bool:
     )
 
 
-def _tables_of(file: Path, steps: int) -> tuple[EmbeddingTable, ...]:
-    try:
-        its = operator_inputs(file)
-    except TraceError:
-        return ()
+def _tables_of(its: FirstOperators, steps: int) -> tuple[EmbeddingTable, ...]:
     sparse = its.name.where(lambda name: "embedding" in name and "sparse_backward" in name)
     if not its.name.where(_DENSE.__contains__).any() or sparse.any():
         return ()  # of which tables gradients are dense no operator tells
     used, element = Counter[tuple[int, int]](), dict[tuple[int, int], int]()
     lookups = Counter[tuple[int, int]]()
     multiplied = set[tuple[int, int]]()
-    for kind in grouped(its.name, its.shapes, its.types):
-        name, shapes, types = (
-            str(column.at(int(kind[0]))) for column in (its.name, its.shapes, its.types)
-        )
+    for row, count in enumerate(its.count.tolist()):
+        name, shapes, types = (str(column.at(row)) for column in (its.name, its.shapes, its.types))
         dims = decode(shapes)
         if name in _LOOKS_UP and (table := _matrix(dims[0])):
-            used[table] += kind.size * _numbers(dims[1:])
-            lookups[table] += kind.size
+            used[table] += count * numbers_in(dims[1] if len(dims) > 1 else None)
+            lookups[table] += count
             element[table] = _element_bytes(types)
         elif name in _MULTIPLIES:
             multiplied |= {matrix for shape in dims if (matrix := _matrix(shape[-2:]))}
@@ -198,14 +189,6 @@ def _matrix(shape: object) -> tuple[int, int] | None:
         case [int(rows), int(columns)] if rows > 0 and columns > 0:
             return rows, columns
     return None
-
-
-def _numbers(shapes: list[object]) -> int:
-    """How many numbers the first of these holds; 0 where it is no shape of a tensor."""
-    match shapes:
-        case [[*sizes], *_]:
-            return prod(size for size in sizes if isinstance(size, int))
-    return 0
 
 
 def _element_bytes(types: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_by
-from commtrace.comms import DDP_FORWARD, OPTIMIZER_STEP
+from commtrace.comms import DDP_FORWARD, OPTIMIZER_STEP, is_update
 from commtrace.intervals import inside, union
 from commtrace.metrics.run.whole import has_steps
 from commtrace.table import Coded, Rows
@@ -54,7 +54,7 @@ def placed(run: Measures, rows: Rows) -> Placed:
     is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
     rank = rows.ints("rank")
     reduces = rows.coded("op").where(REDUCTIONS.__contains__)
-    if has_steps(run) or not steps.coded("label").where(_updates).any():
+    if has_steps(run) or not steps.coded("label").where(is_update).any():
         reduces &= rows.ints("step") != NULL
     if not is_forward.any() or not reduces.any():
         return _NONE
@@ -75,7 +75,7 @@ def between_updates(run: Measures, rows: Rows) -> Placed:
     Where no module marks its passes: those before some update, by how many came before them.
     """
     label = run.rows("steps").coded("label")
-    ends = run.rows("steps").take(label.where(_updates))
+    ends = run.rows("steps").take(label.where(is_update))
     if not len(ends) or label.where((DDP_FORWARD, _FSDP).__contains__).any():
         return _NONE
     began, of_rank = ends.ints("start_ns"), rows_by(ends.ints("rank"))
@@ -88,10 +88,6 @@ def between_updates(run: Measures, rows: Rows) -> Placed:
         none = np.full(row.size, -1)
         found.append(np.stack((row, none, none, updates))[:, updates < update.size])
     return Placed(*np.concatenate(found, axis=1))
-
-
-def _updates(label: str) -> bool:
-    return label.startswith(OPTIMIZER_STEP)
 
 
 class _Steps(NamedTuple):
@@ -130,7 +126,7 @@ def _placed(rows: Rows, mine: Int64, steps: _Steps) -> tuple[Int64 | Bool, ...]:
     mine, moment = mine[own], moment[own]
     start, end = steps.of(label.where((DDP_FORWARD, _FSDP).__contains__))
     near = np.searchsorted(start, moment, side="right") - 1
-    updated, _ = steps.of(label.where(_updates))
+    updated, _ = steps.of(label.where(is_update))
     updates = np.searchsorted(updated, moment)
     so_far = np.append(distinct(np.searchsorted(updated, start)), updated.size)
     by_label = bool(updated.size) and bool((np.diff(so_far) <= 1).all())  # updates in a row

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, Int64, in_order
+from commtrace.arrays import NULL, Bool, Int64, among, in_order
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -25,6 +25,7 @@ __all__ = [
     "joined_rows",
     "operation_of",
     "paired",
+    "rows_of_operations",
     "several_ranks",
 ]
 
@@ -97,6 +98,11 @@ def _joined(run: Measures, mine: Int64) -> Rows:
 def operation_of(run: Measures) -> Int64:
     """The row of ``operations`` that each row of ``collectives`` is of: these are numbered."""
     return matched(run).waits.ints("operation")
+
+
+def rows_of_operations(run: Measures, operations: Rows) -> Int64:
+    """The rows of ``collectives`` that are of some operations."""
+    return np.flatnonzero(among(operation_of(run), operations.ints("operation")))
 
 
 def joined_messages(run: Measures) -> Rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
-from commtrace.comms import OPTIMIZER_STEP
+from commtrace.comms import is_update
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.gradients import REDUCTIONS, Placed
@@ -74,9 +74,7 @@ def _placed(run: Measures, rows: Rows, mine: Int64, rank: int) -> Placed:
     """One rank's; of none whose optimizers do not say when they step."""
     steps, kernels = (rows_of_rank(run, table, rank) for table in ("steps", "kernels"))
     label = steps.coded("label")
-    updated = np.sort(
-        steps.ints("start_ns")[label.where(lambda name: name.startswith(OPTIMIZER_STEP))]
-    )
+    updated = np.sort(steps.ints("start_ns")[label.where(is_update)])
     mine = mine if updated.size else mine[:0]
     own = np.isin(kernels.ints("thread"), steps.ints("thread")[~label.known])
     launched = np.sort(kernels.ints("launch_ns")[own & kernels.coded("kind").being("compute")])
