@@ -11,10 +11,10 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64
 from commtrace.causal.edit_names import EDITS
+from commtrace.causal.edits.not_issued import not_issued
 from commtrace.causal.edits.run_edits import (
     as_measured,
     even,
-    needing_nobody,
     saved,
     step_ns,
     transferring,
@@ -181,7 +181,7 @@ def _edit(run: Measures, text: str) -> _Edit:
         op = match[2]
         if match[1] == "no-wait":
             return lambda run, lag: _without_waits(run, op, lag)
-        return lambda run, lag: needing_nobody(run, _is(run, op), lag)
+        return lambda run, lag: not_issued(run, _is(run, op), lag)
     begun = text.partition("=" if "=" in text else ":")[0]
     meant = [form for form in EDITS if begun and re.split("[=:]", form)[0] == begun]
     if meant == [begun]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from commtrace.reports.content import critical_path, what_ran
 from commtrace.reports.content.tables import Section, more
 from commtrace.reports.json_document import document, one_object, run_fields, run_schema
 from commtrace.reports.json_schema import Json, columns, field, rows_of
-from commtrace.reports.page import page, say, table, title, written
+from commtrace.reports.page import Page, page, say, table, title, written
 from commtrace.units import NOTHING, clean, duration, ms, numbered, percent
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ __all__ = ["SCHEMA_VERSION", "Replayed", "as_json", "as_text", "schema"]
 SCHEMA_VERSION = 1
 _ANY = Look()
 _SHOWN = 12
+_BOUNDS = "the others wait for them as measured, and savings are bounds."
 
 
 @dataclass(frozen=True)
@@ -42,30 +42,38 @@ class Replayed:
 def as_text(replayed: Replayed, look: Look = _ANY) -> str:
     """For a terminal: a table of the edits, a sentence each, and the new critical path."""
     console, answer = page(look), replayed.whatif
-    path = path_with(replayed.measures, answer.lags_ns[-1])
+    holds = replayable(replayed.measures)
     say(console, clean(replayed.run.name), style="bold")
     say(console, what_ran(replayed.run))
-    if sentence := critical_path.sentence(replayed.measures):
-        say(console, sentence)
-    for warning in _warnings(replayed):
-        say(console, warning)
+    path = critical_path.sentence(replayed.measures) or critical_path.lacking(replayed.measures)
+    if path:
+        say(console, path)
+    if missing := replayed.run.missing_ranks:
+        say(console, f"No trace file for {numbered('rank', missing)}: {_BOUNDS}")
     if answer.edits:
         table(console, _edits(answer))
         for edited in answer.edits:
             say(console, _sentence(edited, answer), "- ", "  ")
-    elif replayable(replayed.measures) and replayed.measures.rows("ranks").ints("rank").size > 1:
+    elif holds and len(replayed.measures.rows("ranks")) > 1:
         table(console, _slowdown(replayed.measures))
         table(console, _efficiency(replayed.measures))
-    of = "of a step, in the mean" if answer.steps else "of the run"
-    after = ", with these edits" if len(answer.lags_ns) > 1 else ""
-    table(console, critical_path.section(path, f"Critical path {of}{after}", answer.steps or 1))
-    if len(answer.lags_ns) > 1:
-        say(console, f"In all: {critical_path.shares(path, replayed.measures)}.", style="dim")
+    if holds:
+        _show_path(console, replayed)
     if not answer.edits:
         title(console, "Edits")
         for edit, meaning in EDITS.items():
             say(console, f"{edit}: {meaning}", "  ", "    ")
     return written(console)
+
+
+def _show_path(console: Page, replayed: Replayed) -> None:
+    answer, run = replayed.whatif, replayed.measures
+    path = path_with(run, answer.lags_ns[-1])
+    of = "of a step, in the mean" if answer.steps else "of the run"
+    after = ", with these edits" if len(answer.lags_ns) > 1 else ""
+    table(console, critical_path.section(path, f"Critical path {of}{after}", answer.steps or 1))
+    if len(answer.lags_ns) > 1:
+        say(console, f"In all: {critical_path.shares(path, run)}.", style="dim")
 
 
 def as_json(replayed: Replayed) -> str:
@@ -100,16 +108,6 @@ def schema() -> Json:
             "efficiency": rows_of(f"as measured, {EFFICIENCY.row}", columns(EFFICIENCY)),
         },
     )
-
-
-def _warnings(replayed: Replayed) -> Iterator[str]:
-    if missing := replayed.run.missing_ranks:
-        yield (
-            f"No trace file for {numbered('rank', missing)}: the others wait for them as measured, "
-            "and savings are bounds."
-        )
-    if not replayable(replayed.measures):
-        yield "Too few waits of the GPUs and their hosts show: the others count as host below."
 
 
 def _edits(answer: WhatIf) -> Section:

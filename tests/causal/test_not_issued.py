@@ -10,6 +10,7 @@ import pytest
 from commtrace.causal.edits.not_issued import not_issued
 from commtrace.causal.edits.run_edits import as_measured, needing_nobody, step_ns
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.whatif import whatif
 from commtrace.measures import Measures
 from commtrace.synthetic import BASE_NS, Tiny
 
@@ -108,3 +109,5 @@ def test_hosts_take_no_time_from_one_that_is_not_launched_to_the_next(between: b
     steps = np.median(step_ns(its, [measured, *edits]), axis=0) / 1e3
     assert steps[0] - steps[1] == pytest.approx(0, abs=60)
     assert steps[0] - steps[2] == pytest.approx(0 if between else 900, abs=60)
+    (asked,) = whatif(its, ["remove:broadcast"]).edits
+    assert asked.step_ns == pytest.approx(1e3 * steps[2], abs=1)
