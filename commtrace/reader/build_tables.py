@@ -13,6 +13,7 @@ from commtrace.comms import canonical_dtype
 from commtrace.diagnosis import Note
 from commtrace.machine import Machine
 from commtrace.reader import gpu, host, synchronisations
+from commtrace.reader.before_steps import of_steps
 from commtrace.reader.host import Steps
 from commtrace.reader.host_gaps import host_gaps
 from commtrace.reader.job_metadata import JobMetadata
@@ -48,6 +49,8 @@ _COUNTED = {
     "kernel has it, their operation are unknown",
     "negative-launch-latency": "{} GPU events start over 10 us before their launch: the clocks "
     "of host and GPU disagree",
+    "before-steps": "{} events from before the recorded steps are left out: messages on their way "
+    "had kept the profile open",
     "unfinished-operations": "{} communication calls have no work in the trace: it ended first, "
     "or they failed",
     "untold-operations": "{} communication kernels have no known operation",
@@ -90,6 +93,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
     several, calls = ranks_and_calls(cut.scan.calls)
     scan = replace(cut.scan, calls=calls)
     job, rank = JobMetadata.of(scan), identity[0]
+    scan, before = of_steps(scan, None if job.partial else job.first_step)
     context = RankContext(rank, job.groups(rank), job.flight())
     context.learn(scan.calls)
     steps = Steps(scan.annotations, None if job.partial else job.last_step)
@@ -100,6 +104,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
     counts = {
         "orphaned-kernels": join.orphans,
         "negative-launch-latency": join.premature,
+        "before-steps": before,
         "unfinished-operations": gloo.unfinished,
         "untold-operations": sum(all(row[name] is None for name in _NAMES) for row in rows),
         "unknown-dtype": _unknown_types(scan.calls),

@@ -21,9 +21,9 @@ class JobMetadata(Struct, frozen=True):
     """The job as one file knows it; None if unknown.
 
     ``distributedInfo`` is PyTorch's, ``commtrace`` the recorder's, with its ``probes`` of the
-    rank's clock, the ``last_step`` that it recorded, what the process saw of its ``machine``,
-    and, in ``partial``, why there is no more; ``waited`` are its notes that it held the rank up.
-    ``gpu`` is the model of the GPUs that it saw.
+    rank's clock, the ``first_step`` and ``last_step`` that it recorded, what the process saw of its
+    ``machine``, and, in ``partial``, why there is no more; ``waited`` are its notes that it held
+    the rank up. ``gpu`` is the model of the GPUs that it saw.
     ``unusable`` lists what they tell that cannot be.
     """
 
@@ -37,6 +37,7 @@ class JobMetadata(Struct, frozen=True):
     flight_dump: Any
     probes: tuple[Mapping[str, int], ...] = ()
     unusable: tuple[str, ...] = ()
+    first_step: int | None = None
     last_step: int | None = None
     partial: str | None = None
     machine: Machine | None = None
@@ -70,7 +71,8 @@ class JobMetadata(Struct, frozen=True):
             # The recorder's list also has the groups made while it recorded.
             group_list=ours.get("groups") or torch.get("pg_config"),
             flight_dump=ours.get("flight_recorder") or scan.metadata.get("flight_recorder"),
-            last_step=_last_step(ours.get("steps")),
+            first_step=_step(ours.get("steps"), 0),
+            last_step=_step(ours.get("steps"), 1),
             partial=_text(ours.get("partial")),
             machine=machine,
             waited=_waited(ours.get("notes")),
@@ -111,8 +113,8 @@ def _count(*values: Any) -> int | None:
     return next((v for v in values if type(v) is int and 0 <= v < _MOST_RANKS), None)
 
 
-def _last_step(steps: Any) -> int | None:
-    return _count(steps[1]) if isinstance(steps, list) and len(steps) == 2 else None
+def _step(steps: Any, which: int) -> int | None:
+    return _count(steps[which]) if isinstance(steps, list) and len(steps) == 2 else None
 
 
 def _waited(notes: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,9 @@ class InFlight:
         @functools.wraps(call)
         def calling(*arguments: Any, **more: Any) -> Any:
             work = call(*arguments, **more)
-            self._called.add(id(work))
+            if work is not None:
+                self._called.add(id(work))
+                weakref.finalize(work, self._called.discard, id(work))  # nobody waits: it ends so
             return work
 
         return calling

@@ -277,6 +277,8 @@ class Window:
         if on_their_way := self._in_flight.now():
             self._on_their_way = on_their_way
             self._profiler.pause()
+            self._meeting.read()  # now, as do ranks of which nothing is on its way
+            self._meeting.close()
             self._stage = _Stage.ENDING
         else:
             self._finish()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import codes, grouped, nth
+from commtrace.arrays import among, codes, grouped, nth
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import full_cores
@@ -16,6 +16,7 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import kin
 from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.stages import micro_batches
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._latency import Latency, Served, latency_of
 from commtrace.rules._rule import Rule
@@ -43,7 +44,8 @@ class LatencyBound(Rule, frozen=True):
         they could where GPUs are idle until the host calls the next, for up to 100 µs. And
         all_gathers and reduce_scatters of sharded parameters, whatever is computed in between,
         if they are a tenth of the group's largest: those of units that could be part of others.
-        Groups alike, as of one dimension of a mesh, are one finding.
+        Groups alike, as of one dimension of a mesh, are one finding. What hands on a pipeline's
+        micro-batches cannot be one message, and does not count.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
         the fit is off by at most ``max_residual`` in the messages' mean; or by the line through two
         sizes, one 16 times as large as the other. With NCCL else it is what
@@ -92,7 +94,8 @@ class LatencyBound(Rule, frozen=True):
         # Of a broadcast whose root is unknown it is the shortest duration, which waits for nobody.
         whole = known.ints("present") == known.ints("expected")
         whole &= known.coded("op").where(FROM_ROOT.__contains__)
-        known = known.take(known.flags("exact") | whole)
+        handed_on = among(known.ints("operation"), micro_batches(run))
+        known = known.take((known.flags("exact") | whole) & ~handed_on)
         group, op, dtype = (known.coded(name) for name in ("communicator", "op", "dtype"))
         every = Served(known, nth(codes(group)), typical_ns(known))
         looked, found = False, dict[tuple[str | None, ...], list[SmallRows]]()

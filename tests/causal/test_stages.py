@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from benchmarks.faults.loop import Loop
+from commtrace.arrays import among
 from commtrace.causal.blame.sets import known_sets
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.diagnosis import Finding
+from commtrace.metrics.run.stages import micro_batches
+from commtrace.metrics.run.waits import matched
 from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
 
 LAYERS_US, HEAD_US, STAGES, MICRO = 1_000, 600, 3, 8
 SOFTMAX = "cunn_SoftMaxForward"
@@ -156,3 +162,19 @@ def test_what_no_other_stage_runs_at_all_is_no_layer_of_its(
 ) -> None:
     its = OwnOperators(kind, 8.0, 1.0, 100.0, only_ns, 0.0, (*only, "aten::sum"), only)
     assert its.are_no_layers == so
+
+
+def test_what_hands_on_micro_batches_is_neither_shapes_nor_what_is_sent_besides() -> None:
+    """Activations and gradients of one size, shapes ahead of them, and a metric's inputs back."""
+    run, size, logits = Tiny(2), 1 << 20, 1 << 24
+    for step, batch in product(range(3), range(4)):
+        at = 10_000.0 * step + 1_000 * batch
+        for sender, bytes_, later in ((0, 64, 0), (0, size, 100), (1, size, 500), (1, logits, 600)):
+            run.collective(sender, "send", at + later, 50, size=bytes_, peer=1 - sender)
+            run.collective(1 - sender, "recv", at + later, 50, size=bytes_, peer=sender)
+    trace = run.trace()
+    operations = matched(trace).operations
+    handed_on = operations.take(among(operations.ints("operation"), micro_batches(trace)))
+    assert len(operations) == 48
+    assert {*handed_on.ints("size_bytes").tolist()} == {size, logits}, "the largest back counts"
+    assert len(handed_on) == 36

@@ -212,6 +212,16 @@ def test_a_send_that_was_through_waited_for_nobody(make_trace: Make) -> None:
     assert waited(message(make_trace, (0, 1), (4, 6))) == [0, 0]
 
 
+def test_a_message_is_over_when_it_is_received(make_trace: Make) -> None:
+    """gloo notes the end of a send when its program waits for it, or lets go of it."""
+    noted = message(make_trace, (0, 50), (1, 3), device="cpu")
+    assert (waited(noted), one(noted)["transfer_ns"]) == ([1, 0], 2 * MS)
+    on_gpus = message(make_trace, (0, 50), (1, 3))
+    assert one(on_gpus)["transfer_ns"] == 49 * MS
+    at_once = message(make_trace, (0, 3.5), (1, 3), device="cpu")
+    assert one(at_once)["transfer_ns"] == 2.5 * MS, "as long as a thread may need to run on"
+
+
 def test_gloos_messages_arrive_when_they_are_called(make_trace: Make) -> None:
     trace = message(make_trace, (4, 6), (0, 6), device="cpu", launch_ns=0)
     assert waited(trace) == [0, 0]

@@ -329,3 +329,27 @@ def test_on_a_cpu_a_group_of_one_rank_works_too(read: Any, gloo: Any) -> None:
     for groups, size in ((twice, 4), ([*twice, alone], None)):
         (row,) = read(trace, distributedInfo=info(groups)).collectives
         assert (row["group"], row["group_size"]) == (None, size)
+
+
+def test_what_was_recorded_before_the_recorders_steps_is_left_out(
+    read: Any, gloo: Any, events: Any
+) -> None:
+    """A profile goes on while messages are on their way; other ranks' begin with the step."""
+    found = [
+        events.op("aten::mm", 10, 5),
+        gloo.call("allreduce_", 20, [[[10, 5]], []]),
+        gloo.work("all_reduce", 21, 20, [10, 5]),
+        events.note("ProfilerStep#5", 100, 50),
+        events.op("aten::mm", 105, 5),
+        gloo.call("allreduce_", 120, [[[10, 5]], []]),
+        gloo.work("all_reduce", 121, 20, [10, 5]),
+    ]
+    whole = read(found, distributedInfo=info(WORLD))
+    assert len(whole.collectives) == 2
+    told = {"steps": [5, 5], "partial": None}
+    left = read(found, distributedInfo=info(WORLD), commtrace=told)
+    assert [row["step"] for row in left.collectives] == [5]
+    assert all(row["start_ns"] >= left.steps[0]["start_ns"] for row in left.ops)
+    assert left.notes["before-steps"].startswith("5 events from before")
+    begun_later = read(found, distributedInfo=info(WORLD), commtrace={"steps": [4, 5]})
+    assert len(begun_later.collectives) == 2, "no such step: nobody knows when it began"

@@ -301,6 +301,25 @@ def test_nccl_names_a_peer_by_both_its_ranks(
 
 
 @pytest.mark.parametrize(
+    ("name", "peer"), [("nccl:send 0->1", 2), ("nccl:recv 0<-1", 2), ("nccl:send", None)]
+)
+def test_an_annotation_names_a_messages_peer(
+    read: Any, events: Any, name: str, peer: int | None
+) -> None:
+    op = name.removeprefix("nccl:")[:4]
+    group = {"Process Group Name": "5", "Process Group Ranks": "[0, 2]", "Group size": 2}
+    found = read(
+        [
+            events.op("record_param_comms", 1, 9, **told(op, 8, 8, **group)),
+            events.note(name, 2, 6),
+            events.launch(3, 1),
+            events.kernel(SEND_RECV, 10, 5, 1, **told(op, 8, 8, **group)),
+        ]
+    )
+    assert only(found.collectives)["peer"] == peer
+
+
+@pytest.mark.parametrize(
     ("call", "rank", "root"),
     [
         ("broadcast", 1, 2),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from commtrace import load
+from commtrace.metrics.run.waits import matched
 from commtrace.record import Plan, record_program
 
 pytest.importorskip("torch")
@@ -55,3 +57,42 @@ def test_a_profile_lasts_until_its_messages_have_come(
         messages = [its["ts"] for its in events if its["name"] == "gloo:recv"]
         assert len(steps) == 8
         assert (min(messages) < steps[0]) == kept
+
+
+NEVER_AWAITED = """
+import time
+import torch
+import torch.distributed as dist
+import commtrace
+
+dist.init_process_group("gloo")
+rank, rows = dist.get_rank(), torch.ones(4, 4096)
+for step in range(16):
+    if rank == 0:
+        works = [dist.isend(row, 1) for row in rows]  # the last step's go, and nobody waits
+        for row in torch.empty(4, 4096):
+            dist.recv(row, 1)
+    else:
+        for row in torch.empty(4, 4096):
+            dist.recv(row, 0)
+            time.sleep(0.002)
+            dist.send(row, 0)
+    commtrace.step()
+dist.destroy_process_group()
+"""
+
+
+def test_messages_that_nobody_waits_for_hold_nobody_up(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(NEVER_AWAITED)
+    folder = tmp_path / "traces"
+    record_program([str(program)], plan=Plan(first=5, steps=8), world_size=2, out=folder)
+    run = load(folder, cache=False)
+    begun = {rank: run.measures.rows("ranks").ints("start_ns")[rank] for rank in range(2)}
+    assert abs(begun[0] - begun[1]) < 10**9, "what came before the first step is left out"
+    codes = {note.code for note in run.notes}
+    assert "before-steps" in codes
+    assert codes.isdisjoint({"recorder-waited", "unmatched-operations", "steps-without-work"})
+    sends = matched(run.measures).operations
+    assert len(sends) == 8 * 8
+    assert sends.ints("transfer_ns").max() < 500_000_000

@@ -6,27 +6,45 @@ from collections.abc import Collection
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commtrace.arrays import Int64, codes, least, most
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
-from commtrace.metrics.run.pipelines import chains_of, messages_of
+from commtrace.metrics.run.pipelines import Messages, chains_of, messages_of
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["other_stages", "stages"]
+__all__ = ["micro_batches", "other_stages", "stages"]
 
 
 @measure
 def stages(run: Measures) -> list[list[int]]:
     """The ranks of each stage, of all pipelines together; none where these are not alike."""
-    try:
-        handing_on = [*chains_of(messages_of(run, 1))]
-    except CannotLook:
-        return []
-    pipelines = [ranks for ranks, its in handing_on if its.is_pipeline]
+    pipelines = [ranks for ranks, _ in _pipelines(run)]
     if len({*map(len, pipelines)}) != 1:
         return []
     return [[*ranks] for ranks in zip(*pipelines, strict=True)]
+
+
+@measure
+def micro_batches(run: Measures) -> Int64:
+    """The operations that hand on pipelines' micro-batches: activations, and their gradients.
+
+    That is what goes over a link both ways in one size, and the largest of each way.
+    """
+    found = [np.empty(0, np.int64)]
+    for _, its in _pipelines(run):
+        size = its.rows.ints("size_bytes")
+        way = codes(its.sender, its.receiver)
+        link = codes(np.minimum(its.sender, its.receiver), np.maximum(its.sender, its.receiver))
+        alike = codes(link, size)
+        count = its.sender.size
+        both = least(alike, its.sender, count) < most(alike, its.sender, count)
+        largest = most(way, size, count)[way]
+        found.append(its.rows.ints("operation")[both[alike] | (size == largest)])
+    return np.concatenate(found)
 
 
 def other_stages(run: Measures, ranks: Collection[int]) -> list[int]:
@@ -39,3 +57,13 @@ def other_stages(run: Measures, ranks: Collection[int]) -> list[int]:
     if {*chain.from_iterable(mine)} != {*ranks}:
         return []
     return [rank for stage in stages(run) if stage not in mine for rank in stage]
+
+
+@measure
+def _pipelines(run: Measures) -> list[tuple[list[int], Messages]]:
+    """The ranks of each, in their order, and the messages that they hand on."""
+    try:
+        handing_on = [*chains_of(messages_of(run, 1))]
+    except CannotLook:
+        return []
+    return [(ranks, its) for ranks, its in handing_on if its.is_pipeline]

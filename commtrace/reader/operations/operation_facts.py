@@ -7,6 +7,7 @@ one of the libraries beside it.
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Any, NamedTuple
 
@@ -54,6 +55,7 @@ _SIGNATURES = {
     "sgl_kernel::all_reduce": _Signature(1, 2),
 }
 
+_ENDS = re.compile(r" \d+(?:->|<-)(\d+)")  # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
 _LARGEST = 2**62
 _MOST_DIMENSIONS = 64  # of a tensor, says torch
 
@@ -108,8 +110,11 @@ def parameters(args: Arguments) -> Described:
 
 
 def annotation(name: str, args: Arguments) -> Described:
-    """Read an annotation, which lists the tensors that go in (``recv``: come out)."""
-    op = comms.canonical_operation(name)
+    """Read an annotation, which lists the tensors that go in (``recv``: come out).
+
+    NCCL's of messages have both ends in the group: ``nccl:send 0->1``, ``nccl:recv 1<-0``.
+    """
+    op, ends = comms.canonical_operation(name), _ENDS.search(name)
     elements = _elements(_shapes(args.dims, args.types))
     return Described(
         op=op,
@@ -117,6 +122,7 @@ def annotation(name: str, args: Arguments) -> Described:
         dtype=_dtype(args.types[0]) if isinstance(args.types, list) and args.types else None,
         in_elements=0 if op == "recv" else elements,
         out_elements=elements if op == "recv" else None,
+        peer=int(ends[1]) if ends else None,
     )
 
 
