@@ -25,6 +25,7 @@ __all__ = ["broken", "diagnose", "explanation", "verdict"]
 _MOSTLY = 0.5  # of its operations
 _MUCH = 0.05  # of the time
 _IF_UNSURE = 0.75  # of what is saved
+_IF_NOT_NEEDED = 0.5
 _OF_KNOWN = 0.5  # of what else a cause costs: a rule has seen that it is one
 _FAR_LESS = 10
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
@@ -44,7 +45,8 @@ def diagnose(
     after each.
 
     Findings come costliest first, symptoms after their cause; one that has no cost of its
-    own where its symptoms' would stand. None costs more than the time it is a share of. A rule
+    own where its symptoms' would stand. Of what may be needed half counts, of what is unsure three
+    quarters. None costs more than the time it is a share of. A rule
     that breaks is skipped, with a note. UsageError for an unknown rule or threshold.
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
@@ -157,6 +159,8 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
     def weight_in_order(finding: Finding) -> int:
         its = weight(finding)
         its = round(_IF_UNSURE * its) if finding.confidence == "low" else its
+        may_be_needed = RULES[finding.rule].may_be_needed and not finding.by_itself
+        its = round(_IF_NOT_NEEDED * its) if may_be_needed else its
         last = finding.behind or RULES[finding.rule].paid_once
         return min(its, behind) if last else its
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "gathers_parameters",
+    "in_one_bucket",
     "of_gradients_late",
     "overlapped",
     "starts_late",
@@ -218,6 +219,16 @@ def of_gradients_late(run: Measures, op: str) -> bool:
     if not rows.size or median(np.bincount(step, size)) < _GRADIENTS_BYTES:
         return False
     return starts_late(run, rows)
+
+
+def in_one_bucket(run: Measures, op: str) -> bool:
+    """Whether an operation reduces nearly all of a step in one call, so that none runs beside it.
+
+    That hides nothing however few its bytes are.
+    """
+    if op not in REDUCTIONS:
+        return False
+    return _largest(run.rows("collectives", rows_of_operation(run, op)))[0] > _ONE_BUCKET
 
 
 def _left(run: Measures, rows: Int64) -> str:

@@ -35,7 +35,9 @@ class Rule(Struct, frozen=True):
     ``moots`` those that are where most of their operations are this one's, which need not be called
     at all; ``good_news`` marks a rule that reports no fault; ``of_single_events`` one whose
     findings hold, too, where most events are missing; ``paid_once`` one whose faults do not come
-    again, however long a program runs. Findings are symptoms of what costs
+    again, however long a program runs; ``may_be_needed`` one that saves what it says only if
+    the program can do without what the trace cannot show that it needs: less of it counts in the
+    order. Findings are symptoms of what costs
     ``explained_by_share`` of what they do: of larger ones the most would remain.
     """
 
@@ -45,6 +47,7 @@ class Rule(Struct, frozen=True):
     good_news: ClassVar[bool] = False
     of_single_events: ClassVar[bool] = False
     paid_once: ClassVar[bool] = False
+    may_be_needed: ClassVar[bool] = False
     explained_by_share: ClassVar[float] = 0.5
 
     @classmethod

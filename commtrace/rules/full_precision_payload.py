@@ -64,6 +64,7 @@ class FullPrecisionPayload(Rule, frozen=True):
         to: float32 parameters with compressed gradients look the same.
     """
 
+    may_be_needed: ClassVar[bool] = True
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
 
     min_bytes: int = 1_000_000

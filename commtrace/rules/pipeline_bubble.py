@@ -76,6 +76,7 @@ class PipelineBubble(Rule, frozen=True):
         with both neighbours at once are no pipeline.
     """
 
+    may_be_needed: ClassVar[bool] = True
     explains: ClassVar[tuple[str, ...]] = ("exposed-communication",)
     moots: ClassVar[tuple[str, ...]] = ("exposed-communication",)  # a stage needs what it waits for
     explained_by_share: ClassVar[float] = 1 / 3  # what equal stages wait, too, is no fault of them

@@ -106,6 +106,20 @@ def test_ranks_of_which_each_has_more_to_do_than_the_next_are_one_culprit(hosts_
     assert "zig-zag" in first.advice
 
 
+def test_a_stair_is_one_culprit_though_one_of_its_hosts_is_late_besides() -> None:
+    run = Tiny(ranks=8)
+    for step, rank in product(range(6), range(8)):
+        begun, more = 10_000 * step, 1_000 * (rank + 1)
+        run.step(rank, step, begun, 10_000)
+        launch = begun + (4_500 if rank == 6 else 10)
+        run.kernel(rank, launch + 5, begun + more - launch, launch_ns=at(launch))
+        called = {"size": 1 << 26, "launch_ns": at(launch + 5)}
+        run.collective(rank, "all_reduce", begun + 20 + more, 9_000 - more, **called)
+    (its,) = culprits(run.trace(), 0.05).found
+    assert (its.ranks, its.graded) == ((4, 5, 6, 7), True)
+    assert its.saved_ns / 1e6 == pytest.approx(6 * (8 - 4.5), rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("works_ms", "named"),
     [

@@ -15,7 +15,7 @@ from commtrace.measures import Measures
 from commtrace.metrics.rank.exposed_calls import asynchronous
 from commtrace.rules import diagnose
 from commtrace.rules._less import fewer_bytes
-from commtrace.rules._overlapped import overlapped, starts_late
+from commtrace.rules._overlapped import in_one_bucket, overlapped, starts_late
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.gloo_loop import gloo_loop
 
@@ -697,3 +697,4 @@ def test_a_bucket_that_holds_nearly_all_is_told(sizes: tuple[int, int], told: bo
         run.kernel(rank, start + 8010, 500, launch_ns=called[3])
     (its_finding,) = diagnose(run.trace(), select=["exposed-communication"]).findings
     assert ("100 % of the bytes in one call a step, of 1.07 GB" in its_finding.advice) == told
+    assert in_one_bucket(run.trace(), "all_reduce") == told

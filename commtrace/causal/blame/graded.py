@@ -30,11 +30,14 @@ _HIDDEN = 0.25  # of what it saves on top of those before, a rank saves alone
 def together_if_graded(run: Measures, found: Sequence[Culprit]) -> Sequence[Culprit]:
     """The culprits; as one, that saves what even work of all ranks does, where they are graded.
 
-    That is where they compute more in every step, and none behind the first saves much alone: to
-    make one as the others says little, and such work does not vanish.
+    That is where they compute more in every step, or the first does and all ranks' work is a
+    stair, and none behind the first saves much alone: to make one as the others says little, and
+    such work does not vanish.
     """
-    several = len(found) >= _SEVERAL or (len(found) > 1 and _are_stairs(run))
-    if not several or not all(_computes_more(its) for its in found):
+    if len(found) < 2 or not _computes_more(found[0]):
+        return found
+    of_all = len(found) >= _SEVERAL and all(map(_computes_more, found))
+    if not of_all and not _are_stairs(run):
         return found
     if any(its.saved_ns > _HIDDEN * its.on_top_ns for its in found[1:]):
         return found
