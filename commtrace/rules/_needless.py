@@ -186,6 +186,20 @@ def objects(needless: Rows) -> Said:
     )
 
 
+def states(sent: Rows) -> Said:
+    return Said(
+        "one rank broadcasts large Python objects again and again, as states of models: it pickles "
+        "them and all others unpickle",
+        Evidence("largest", float(sent.ints("size_bytes").max()) / 1e6, "MB"),
+        ("tensors: sizes, then as many bytes, as broadcast_object_list sends what it pickled",),
+        "broadcast the tensors themselves, as one flat one, and only what the others use: for "
+        "inference parameters without an optimizer's state; or less often (the saving is what "
+        "pickling so many bytes of tensors takes)",
+        "medium",
+        too_many=False,
+    )
+
+
 def pickled(exchanged: Rows) -> Said:
     often = "in every step" if (exchanged.ints("step") != NULL).any() else "again and again"
     return Said(

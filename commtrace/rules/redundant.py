@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.causal.edits.not_issued import not_issued, not_waited_in
-from commtrace.causal.edits.object_edits import as_tensors, without_objects
+from commtrace.causal.edits.object_edits import as_tensors, states_as_tensors, without_objects
 from commtrace.causal.edits.own_pace import at_own_pace
 from commtrace.causal.edits.run_edits import as_measured, saved_by
 from commtrace.causal.replay.graph import Lags, changes
@@ -24,7 +24,7 @@ from commtrace.metrics.run.gathered_logits import gathered_logits
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
-from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objects
+from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objects, sent_states
 from commtrace.metrics.run.regathers import gathered_whole, regathered
 from commtrace.metrics.run.repeats import barriers_at_messages, needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
@@ -44,7 +44,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Fourteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Fifteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, though the last of the accumulation reduces the same sizes again.
         Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
         same sizes and nothing else. The checks before each collective at PyTorch's debug level
@@ -113,6 +113,7 @@ class Redundant(Rule, frozen=True):
             every = sequences(run, barriers=True, unsized=True)
             reduces = placed(run, every)
         repeated, barriers = _repeated(run, rows, every, reduces), needless_barriers(every)
+        same = same_objects(rows)
         for say, found in (
             (_needless.accumulated, repeated),
             (_needless.of_another, rows.take(of_another_pass(rows, of_passes))),
@@ -125,7 +126,8 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, _regathered(rows, repeated)),
             (_needless.whole, rows.take(gathered_whole(rows))),
-            (_needless.objects, rows.take(same_objects(rows))),
+            (_needless.objects, rows.take(same)),
+            (_needless.states, rows.take(sent_states(rows) & ~same)),
             (_needless.pickled, rows.take(exchanged_objects(rows))),
             (_needless.logits, rows.take(gathered_logits(run, rows))),
         ):
@@ -214,6 +216,7 @@ _EDITS = {
     _needless.barrier: not_waited_in,
     _needless.at_messages: not_waited_in,
     _needless.objects: without_objects,
+    _needless.states: states_as_tensors,
     _needless.pickled: as_tensors,
 }
 

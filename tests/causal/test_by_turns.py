@@ -41,9 +41,13 @@ def test_a_learner_that_waits_for_its_actors_longer_than_they_for_it(
     assert not works_by_turns(run, (0, 1, 2))
 
 
-def updating(acts_us: float, learns_us: float, *, together: bool) -> Measures:
-    """The learner broadcasts, and receives from actors whose sends tell no peer."""
+def updating(acts_us: float, learns_us: float, *, together: bool, among_us: float = 0) -> Measures:
+    """The learner broadcasts, and receives from actors whose sends tell no peer.
+
+    All may average something; or the actors by themselves, for so long.
+    """
     run, begin = Tiny(3), 0.0
+    run.groups |= {"actors": (1, 2)}
     for step in range(6):
         acted = begin + 120 + acts_us
         over = acted + 100 + learns_us + 100
@@ -53,6 +57,9 @@ def updating(acts_us: float, learns_us: float, *, together: bool) -> Measures:
             if together:
                 run.collective(rank, "all_reduce", begin + 101, 10, size=4)
         for actor in (1, 2):
+            if among_us:
+                own = {"group": "actors", "stream": 30}
+                run.collective(actor, "all_reduce", begin + 101, among_us, size=64, **own)
             run.kernel(actor, begin + 115, acts_us)
             run.collective(actor, "send", acted, 90, size=1 << 20, stream=20 + actor)
             run.collective(0, "recv", begin + 115, acts_us + 95, size=1 << 20, stream=20 + actor)
@@ -64,9 +71,12 @@ def updating(acts_us: float, learns_us: float, *, together: bool) -> Measures:
     return run.trace()
 
 
-@pytest.mark.parametrize(("together", "turns"), [(False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("together", "among_us", "turns"),
+    [(False, 0, True), (True, 0, False), (False, 12, True), (False, 2_500, False)],
+)
 def test_a_hub_that_waits_a_quarter_as_long_has_its_part_in_turn(
-    together: bool, turns: bool
+    together: bool, among_us: float, turns: bool
 ) -> None:
-    run = updating(3000, 8000, together=together)
+    run = updating(3000, 8000, together=together, among_us=among_us)
     assert works_by_turns(run, (0,)) == turns

@@ -204,3 +204,21 @@ def test_objects_that_one_rank_scatters() -> None:
     assert finding.cost_ns == pytest.approx(12 * 30e6, rel=0.15)
     assert not found(scattering(content="float32"))
     assert not found(scattering(rounds=6)), "too few to say"
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_models_state_is_sent_pickled_whatever_its_sender_does_before(every: int) -> None:
+    """Of so many bytes pickling takes 10 ms, unpickling more than the 8 that there are."""
+    sizes = tuple(3_500_000 + 1_000 * step for step in range(8))
+    (finding,) = found(with_objects(sizes=sizes, making_us=20_000, every=every))
+    assert finding.summary.startswith("one rank broadcasts large Python objects")
+    assert "as one flat one" in finding.advice
+    times = 8 // every
+    assert finding.cost_ns / 1e6 == pytest.approx(times * (10 + UNPACKING_US / 1e3), rel=0.15)
+
+
+def test_small_objects_and_such_as_are_sent_twice_are_no_state() -> None:
+    assert not found(with_objects(sizes=(900_000, 910_000) * 3, making_us=20_000))
+    assert not found(
+        with_objects(sizes=tuple(range(4_000_000, 4_000_006)), every=3, making_us=20_000)
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, rows_by
+from commtrace.arrays import Int64, least, rows_by
 from commtrace.causal.replay.graph import Lags, replayed
 from commtrace.causal.run.builder import MEET
 from commtrace.causal.run.calls import Calls
@@ -24,6 +24,7 @@ AWAITED = ("collective", "root", "send", "recv")
 """What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
 _BY_TURNS = 1.5  # times as long as the others
 _IN_PARTS = 0.25  # the same of a hub
+_AMONG_OTHERS = 0.1  # of what others wait: what a learner's actors do among themselves
 _OF_TWO = 0.5  # the same of two ranks that send each other all
 
 
@@ -94,12 +95,17 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
 
 
 def _is_hub(calls: Calls, ranks: tuple[int, ...]) -> bool:
-    """Whether all that others do together is from or to these ranks, as messages and roots."""
+    """Whether nearly all that others do together is from or to these ranks, as messages and roots.
+
+    By the time that whoever of them comes last to it is in it.
+    """
     mine = np.isin(calls.rank, ranks)
     rooted = calls.from_root | calls.to_root
-    if not (calls.is_p2p | rooted).all():
+    if (mine & ~calls.is_p2p & ~rooted).any():
         return False
     number = calls.operation
     with_mine = np.bincount(number, np.where(rooted, mine & calls.is_root, mine)) > 0
-    several = np.bincount(number) > 1
-    return bool(with_mine[several].all())
+    others = ~mine & (np.bincount(number) > 1)[number]
+    took = least(number[others], (calls.end_ns - calls.start_ns)[others], with_mine.size)
+    took = np.where(np.bincount(number[others], minlength=with_mine.size) > 0, took, 0)
+    return int(took[~with_mine].sum()) <= _AMONG_OTHERS * int(took.sum())

@@ -24,10 +24,11 @@ from commtrace.quantiles import median, quantiles
 if TYPE_CHECKING:
     from commtrace.table import Rows
 
-__all__ = ["exchanged_objects", "same_objects"]
+__all__ = ["exchanged_objects", "same_objects", "sent_states"]
 
 _STEPS = 3
 _OFTEN = 10  # times, in a run without steps
+_STATE_BYTES = 1_000_000  # such pickles are of tensors
 _LEAST_BYTES = 256  # pickles of a few numbers are as long as each other
 _LONGER = 2.0  # times as long as unpickling
 _BYTES_PER_NS = 1.0  # what is unpickled faster is only copied
@@ -58,6 +59,18 @@ def same_objects(rows: Rows) -> Bool:
     own = _own_ns(rows)
     its = (at[some] for some in grouped(rows.coded("communicator").take(at)))
     return _flags(rows, *(some for some in its if _only_pickles(rows, some, *own)))
+
+
+def sent_states(rows: Rows) -> Bool:
+    """Which rows of ``sequences`` broadcast large objects again and again, as a model's state.
+
+    In several steps, though not in all, and whatever else the sender does before.
+    """
+    at = _lengths(rows, "broadcast", ("broadcast",))
+    at = at[(rows.ints("size_bytes")[at + 1] >= _STATE_BYTES) & (rows.ints("step")[at] != NULL)]
+    cell = codes(rows.ints("sequence")[at], rows.ints("step")[at])
+    steps = np.bincount(rows.ints("sequence")[at[first_rows(cell)]])
+    return _flags(rows, at[steps[rows.ints("sequence")[at]] >= _STEPS] if at.size else at)
 
 
 def exchanged_objects(rows: Rows) -> Bool:
