@@ -24,7 +24,7 @@ from commtrace.metrics.run.link_times import between_two, link_times
 from commtrace.quantiles import median, quantile
 from commtrace.rules._between_hosts import between_hosts
 from commtrace.table import Rows
-from commtrace.units import counted
+from commtrace.units import counted, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -218,7 +218,7 @@ def _standing_out(level: Mapping[Pair, float], run: Measures, *, waits: bool) ->
 def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> Link | None:
     """A few pairs, none of whose ranks is slow with several others and fast with none.
 
-    One end of each at least is as fast with another.
+    One end of each at least is as fast with another. A rank that all of them are of is named alone.
     """
     fast = {rank for pair in pairs if pair not in slow for rank in pair}
     ranks = tuple(sorted({rank for pair in slow for rank in pair}))
@@ -227,6 +227,10 @@ def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> Link | None:
     slow_rank = any(links[rank] > 1 for rank in links.keys() - fast)
     if len(slow) > _FEW * len(pairs) or slow_rank or not all(fast & cable for cable in cables):
         return None
+    if len(cables) > 1 and len(shared := frozenset.intersection(*cables)) == 1:
+        (rank,) = shared
+        others = numbered("rank", sorted({*ranks} - shared))
+        return Link(slow, (rank,), f"rank {rank} ↔ {others}", f"rank {rank} and {others}")
     ends = ", ".join(f"rank {sender} → rank {receiver}" for sender, receiver in slow)
     between = ", ".join(f"{sender} and {receiver}" for sender, receiver in slow)
     return Link(slow, ranks, ends, f"the ranks {between}")

@@ -736,6 +736,20 @@ class TestSlowLink:
         assert finding.ranks == (0, 1, 2, 3)
         assert finding.cost_ns == pytest.approx(24 * 200e3, rel=0.02)
 
+    def test_a_rank_that_is_slow_with_several_is_named_alone(self) -> None:
+        """As a GPU some of whose links are down, which others reach by a bridge."""
+        run, slow = Tiny(6), {(2, 1), (2, 3)}
+        pairs = [(2, 1), (2, 3), (2, 5), (0, 1), (1, 0), (3, 4), (4, 3), (4, 5), (5, 0), (0, 4)]
+        for micro, (at, (source, to)) in product(range(12), enumerate(pairs)):
+            took = 300.0 if (source, to) in slow else 100.0
+            begun = micro * 5000.0 + at * 400
+            run.collective(source, "send", begun, took, size=4 * MB, peer=to)
+            run.collective(to, "recv", begun, took, size=4 * MB, peer=source)
+        (finding,) = found(run.trace(), "slow-link")
+        assert finding.ranks == (2,)
+        assert "transfers rank 2 ↔ ranks 1, 3 take 3.00" in finding.summary
+        assert "between rank 2 and ranks 1, 3" in finding.advice
+
     @pytest.mark.parametrize(
         ("slow", "confidence"),
         [
