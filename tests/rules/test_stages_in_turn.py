@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.measures import Measures
+from commtrace.metrics.run.stages import stages
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
 
@@ -64,3 +65,25 @@ def test_who_sends_all_before_it_awaits_any_takes_no_turns() -> None:
             run.collective(0, "recv", back - UNIT_US + 12, UNIT_US - 2, size=SIZE, peer=1)
     for finding in diagnose(run.trace(), select=["pipeline-bubble"]).findings:
         assert "take turns" not in finding.advice
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_who_hands_on_at_once_is_no_stage(works: bool) -> None:
+    """Three ranks exchange edges from first to last and back; or each works on what it received."""
+    run, length = Tiny(ranks=3), 24 * UNIT_US
+    for step in range(STEPS):
+        now = step * length
+        for rank in range(3):
+            run.step(rank, step, now, length)
+        for _ in range(3):
+            for rank in range(3):
+                run.kernel(rank, now, UNIT_US)
+            now += UNIT_US + 10
+            for sender, receiver in ((0, 1), (1, 2), (2, 1), (1, 0)):
+                if works:
+                    run.kernel(sender, now, UNIT_US)
+                    now += UNIT_US + 10
+                run.collective(sender, "send", now, 50, size=SIZE, peer=receiver)
+                run.collective(receiver, "recv", now, 50, size=SIZE, peer=sender)
+                now += 60
+    assert stages(run.trace()) == ([[0], [1], [2]] if works else [])

@@ -36,6 +36,7 @@ __all__ = ["Messages", "chains_of", "messages_of"]
 
 _MOST = 0.5  # of the steps
 _HEADER_BYTES = 1024
+_AT_ONCE = 0.1  # of the time from one message that is handed on to the next
 _SAME = 0.25  # of the sends: of two ranks served together one follows its own message
 
 
@@ -233,7 +234,38 @@ def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     if not mine.has_steps:
         return not _exchange(mine) and not (len(chain) == 3 and _middle_serves(mine))
     of_chain = sorted(share[rank] for rank in chain if rank in share)
-    return all(one >= _MOST for one in of_chain[1:])
+    return all(one >= _MOST for one in of_chain[1:]) and not _relay(mine)
+
+
+def _relay(messages: Messages) -> bool:
+    """Whether ranks between two others hand on at once, so that they work on nothing they receive.
+
+    As where neighbours exchange the edges of their domains one after the other.
+    """
+    rank, peer = (messages.rows.ints(name) for name in ("rank", "peer"))
+    pauses, between = [], []
+    for at in rows_by(rank).values():
+        if distinct(peer[at]).size < 2:  # an end
+            continue
+        its = messages.rows.take(at)
+        sent, last = _last_received(its)
+        other = its.ints("peer")[sent] != its.ints("peer")[last]
+        begun = its.ints("arrival_ns")[sent[other]]
+        pauses.append(begun - its.ints("end_ns")[last[other]])
+        between.append(np.diff(np.sort(begun)))
+    if not pauses or not np.concatenate(between).size:
+        return False
+    return median(np.concatenate(pauses)) < _AT_ONCE * median(np.concatenate(between))
+
+
+def _last_received(its: Rows) -> tuple[Int64, Int64]:
+    """Of one rank's rows the sends, and what it had received last before each."""
+    is_send, end_ns = its.coded("op").being("send"), its.ints("end_ns")
+    sent = np.flatnonzero(is_send)
+    done = np.flatnonzero(~is_send)[np.argsort(end_ns[~is_send], kind="stable")]
+    last = np.searchsorted(end_ns[done], its.ints("arrival_ns")[sent], side="right") - 1
+    known = last >= 0
+    return sent[known], done[last[known]]
 
 
 def _middle_serves(messages: Messages) -> bool:
@@ -245,9 +277,6 @@ def _middle_serves(messages: Messages) -> bool:
     rank, peer = (messages.rows.ints(name) for name in ("rank", "peer"))
     middle = max(distinct(rank).tolist(), key=lambda one: distinct(peer[rank == one]).size)
     its = messages.rows.take(rank == middle)
-    is_send, end_ns = its.coded("op").being("send"), its.ints("end_ns")
-    done = np.flatnonzero(~is_send)[np.argsort(end_ns[~is_send], kind="stable")]
-    last = np.searchsorted(end_ns[done], its.ints("arrival_ns")[is_send], side="right") - 1
-    known = last >= 0
-    same = its.ints("peer")[is_send][known] == its.ints("peer")[done[last[known]]]
+    sent, last = _last_received(its)
+    same = its.ints("peer")[sent] == its.ints("peer")[last]
     return same.size > 0 and float(same.mean()) >= _SAME
