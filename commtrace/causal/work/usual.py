@@ -24,6 +24,7 @@ from commtrace.heap import passing
 
 __all__ = ["Grouped", "Usual", "mean_of", "of_the_rest"]
 
+_MOSTLY_ALONE = 2 / 3  # of a step's time: what places it has in common are not the same, either
 _Values = Int32 | Int64 | Float64
 
 
@@ -79,7 +80,8 @@ def _middle(a: _Values, b: _Values) -> Float64:
 class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Times of calls, and what is usual of others at the same place of the same step.
 
-    Where nobody else has such a place, that is so much of its time as is usual of its step; but
+    Where nobody else has such a place, or few of its step's, as one between two neighbours that
+    have but one, that is so much of its time as is usual of its step; but
     where others call as much of that kind, only less often, as replicas that generate other texts
     do, none: what is usual of the places that they have is all of theirs.
     """
@@ -135,9 +137,11 @@ class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return np.where(np.isnan(usual) & others_call[self.calls.of_kind[rows]], 0.0, usual)
 
     def _scaled(self, rows: Int64, usual: Float64, by_step: Float64) -> Float64:
+        step, time = self.calls.in_step[rows], self.time_ns[rows]
+        alone = np.bincount(step, time * np.isnan(usual), self.in_step.size)
+        apart = np.isnan(usual) | (alone > _MOSTLY_ALONE * self.in_step)[step]
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = (by_step / self.in_step)[self.calls.in_step[rows]]
-            return np.where(np.isnan(usual), self.time_ns[rows] * ratio, usual)
+            return np.where(apart, time * (by_step / self.in_step)[step], usual)
 
 
 def mean_of(value: _Values, group: Int32 | Int64) -> Float64:
