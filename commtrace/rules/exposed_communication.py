@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.arrays import Int64, distinct
@@ -24,7 +23,7 @@ from commtrace.rules._bound import doing_less
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, per_device
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns
 from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
-from commtrace.rules._overlapped import in_one_bucket, overlapped
+from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsure import may_wait, why_unsure
 from commtrace.synthetic import Tiny
@@ -262,7 +261,7 @@ class ExposedCommunication(Rule, frozen=True):
         if not len(communication):  # of kernels of libraries that name no operations
             kernels = run.rows("kernels")
             communication = kernels.take(kernels.coded("kind").being("communication"))
-        finding = self.finding(
+        return self.finding(
             communication,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
@@ -293,7 +292,6 @@ class ExposedCommunication(Rule, frozen=True):
             explained_by="launch-gap" if starved else None,
             confidence="low" if doubt else "medium",
         )
-        return replace(finding, by_itself=in_one_bucket(run, op))
 
     @staticmethod
     def bad() -> Measures:

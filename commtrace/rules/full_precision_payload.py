@@ -18,7 +18,7 @@ from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.quantiles import median, quantile
 from commtrace.rules._less import sharded
-from commtrace.rules._overlapped import starts_late
+from commtrace.rules._overlapped import in_one_bucket, starts_late
 from commtrace.rules._precision import DOUBLE, HALF, of_matrices, share_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -201,7 +201,8 @@ _REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter")).__contains__
 
 def _not_of_bytes(some: Rows, run: Measures) -> bool:
     """Whether these are exposed for when they are called: half the bytes are exposed, too."""
-    return _of_program(some, run) or starts_late(run, rows_of_operations(run, some))
+    one_call = any(in_one_bucket(run, op) for op in some.coded("op").occurring())
+    return _of_program(some, run) or one_call or starts_late(run, rows_of_operations(run, some))
 
 
 def _of_program(some: Rows, run: Measures) -> bool:
