@@ -83,15 +83,20 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
 
 
 def swapped(its: Finding, run: Measures, whose: str, min_step_share: float) -> Finding:
-    """The finding, or that and what is saved if its groups were where those of others are."""
-    if (found := _across_hosts(run, DIMENSION[whose])) is None:
-        return its
-    instead = "" if found.link else f", and let those of {found.others} span hosts"
-    advice = (
-        f"place each group of {whose} on one host{instead}: its ranks follow one another then (the "
-        "last dimension of init_device_mesh; Megatron-LM's default order)"
-    )
-    return _with(its, run, found, f"groups of {found.others}", advice, min_step_share)
+    """The finding, or that and what is saved if its groups were where those of others are.
+
+    Of several others those with whom most is saved.
+    """
+    better = [its]
+    for found in _across_hosts(run, DIMENSION[whose]):
+        instead = "" if found.link else f", and let those of {found.others} span hosts"
+        advice = (
+            f"place each group of {whose} on one host{instead}: its ranks follow one another then "
+            "(the last dimension of init_device_mesh; Megatron-LM's default order)"
+        )
+        others = f"groups of {found.others}"
+        better.append(_with(its, run, found, others, advice, min_step_share))
+    return max(better, key=lambda one: one.cost_ns)
 
 
 def transposed(its: Finding, run: Measures, min_step_share: float) -> Finding | None:
@@ -131,13 +136,15 @@ def _with(
     )
 
 
-def _across_hosts(run: Measures, dimension: str) -> _AcrossHosts | None:
-    """Whether a dimension's groups have slow links, and would find place where others' are."""
-    for names, others in _MAY_SPAN.items():
-        swap = _apart(run, dimension.__eq__, _starting(names))
-        if swap is not None:
-            return with_fields(swap, others=others)
-    return _displacing_none(run, dimension)
+def _across_hosts(run: Measures, dimension: str) -> list[_AcrossHosts]:
+    """Where a dimension's groups have slow links those of others in whose place they would fit."""
+    swaps = {
+        others: _apart(run, dimension.__eq__, _starting(names))
+        for names, others in _MAY_SPAN.items()
+    }
+    found = [with_fields(swap, others=others) for others, swap in swaps.items() if swap is not None]
+    alone = None if found else _displacing_none(run, dimension)
+    return found if alone is None else [alone]
 
 
 def _starting(names: tuple[str, ...]) -> Callable[[str], bool]:
