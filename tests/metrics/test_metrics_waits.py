@@ -212,14 +212,25 @@ def test_a_send_that_was_through_waited_for_nobody(make_trace: Make) -> None:
     assert waited(message(make_trace, (0, 1), (4, 6))) == [0, 0]
 
 
-def test_a_message_is_over_when_it_is_received(make_trace: Make) -> None:
+@pytest.mark.parametrize(
+    ("recorded", "step_ms", "moved_ms"), [("cpu", 10, 2), ("cpu", 60, 49), ("cuda:0", 10, 49)]
+)
+def test_a_message_that_its_step_does_not_wait_for_is_over_when_it_is_received(
+    make_trace: Make, recorded: str, step_ms: int, moved_ms: int
+) -> None:
     """gloo notes the end of a send when its program waits for it, or lets go of it."""
-    noted = message(make_trace, (0, 50), (1, 3), device="cpu")
-    assert (waited(noted), one(noted)["transfer_ns"]) == ([1, 0], 2 * MS)
-    on_gpus = message(make_trace, (0, 50), (1, 3))
-    assert one(on_gpus)["transfer_ns"] == 49 * MS
-    at_once = message(make_trace, (0, 3.5), (1, 3), device="cpu")
-    assert one(at_once)["transfer_ns"] == 2.5 * MS, "as long as a thread may need to run on"
+    trace = message(make_trace, (0, 50), (1, 3), device=recorded)
+    tables = {name: rows(getattr(trace, name)) for name in ("collectives", "groups", "ranks")}
+    start = min(row["start_ns"] for row in tables["collectives"])
+    step = {
+        "step": 1,
+        "label": None,
+        "start_ns": start - 1,
+        "thread": 1,
+        "duration_ns": step_ms * MS,
+    }
+    noted = make_trace(**tables, steps=[{"rank": rank, **step} for rank in range(2)])
+    assert (waited(noted), one(noted)["transfer_ns"]) == ([1, 0], moved_ms * MS)
 
 
 def test_gloos_messages_arrive_when_they_are_called(make_trace: Make) -> None:

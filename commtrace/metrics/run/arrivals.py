@@ -10,7 +10,7 @@ import numpy.typing as npt
 from commtrace import matching
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
-from commtrace.intervals import union
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.unnamed_roots import unnamed_roots
 from commtrace.table import Coded
 
@@ -56,7 +56,7 @@ class Arrivals:
         self.from_root = op.where(FROM_ROOT.__contains__)
         self.to_root = op.where(TO_ROOT.__contains__)
         self.p2p = op.where(POINT_TO_POINT.__contains__)
-        self._end_as_received(sends, end[self.order], run.rows("host_gaps"))
+        self._end_as_received(sends, start[self.order], end[self.order], run)
         self.rooted = self.from_root | self.to_root
         self.root = self._named_root(table.ints("root")[self.order])
         self.complete = self.size == matches.ints("expected")[self.lowest]
@@ -68,18 +68,23 @@ class Arrivals:
         on_gpu = ~table.coded("device").being("cpu")
         self.took = self._took(table.ints("stream")[self.order], on_gpu[self.order])
 
-    def _end_as_received(self, sends: Bool, noted_ns: Int64, gaps: Rows) -> None:
-        """End each send that nobody waits for when its message is received.
+    def _end_as_received(
+        self, sends: Bool, called_ns: Int64, noted_ns: Int64, run: Measures
+    ) -> None:
+        """End each send that its step does not wait for when its message is received.
 
-        gloo notes it when its program waits for it, or lets go of it.
+        gloo notes it when its program waits for it, or lets go of it, in a later step.
         """
         received = self.max(np.where(sends, NULL, self.end))[self.of]
         late = np.flatnonzero(sends & (self.p2p & (self.size > 1))[self.of])
         late = late[self.end[late] - received[late] > _LATE_NS]
         for rank in distinct(self.rank[late]).tolist():
-            mine, its = late[self.rank[late] == rank], gaps.take(gaps.ints("rank") == rank)
-            since_ns = _waiting_since(noted_ns[mine], its.ints("start_ns"), its.ints("duration_ns"))
-            mine = mine[noted_ns[mine] - since_ns < _LATE_NS]
+            steps = rows_of_rank(run, "steps", rank)
+            steps = steps.take(~steps.coded("label").known)
+            ends = np.sort(steps.ints("start_ns") + steps.ints("duration_ns"))
+            mine = late[self.rank[late] == rank]
+            called, noted = (np.searchsorted(ends, at[mine]) for at in (called_ns, noted_ns))
+            mine = mine[called < noted]
             self.end[mine] = np.maximum(received[mine], self.arrival[mine])
 
     def _named_root(self, named: Int64) -> Int64:
@@ -171,13 +176,6 @@ class Arrivals:
     def coded(self, column: Coded) -> Coded:
         """One name per operation, wherever some of its rows has one; the last of the names."""
         return Coded(self.max(column.codes[self.order]), column.names)
-
-
-def _waiting_since(times_ns: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """When the gap began that each time lies in; the time itself in none."""
-    begin, end = (np.append(when, 0) for when in union(start_ns, start_ns + duration_ns))
-    gap = np.searchsorted(begin[:-1], times_ns) - 1
-    return np.where((gap >= 0) & (end[gap] >= times_ns), begin[gap], times_ns)
 
 
 def called_ns(table: Rows) -> Int64:
