@@ -77,7 +77,7 @@ def barrier(needless: Rows) -> Said:
 
 def _shortest(barriers: Rows) -> Evidence:
     return Evidence(
-        "shortest of a barrier's", float(barriers.ints("duration_ns").min()) / 1e3, "us"
+        "shortest of a barrier's", float(barriers.ints("duration_ns").min()) / 1e3, "µs"
     )
 
 

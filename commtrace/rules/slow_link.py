@@ -21,6 +21,7 @@ from commtrace.rules._slow_groups import SlowGroups, slow_groups
 from commtrace.rules._slow_links import (
     MIN_COUNT,
     MIN_RATIO,
+    Link,
     Rings,
     SlowTransfers,
     by_pair,
@@ -169,10 +170,7 @@ class SlowLink(Rule, frozen=True):
                 *(("a slow rank: both are as fast as others elsewhere",) if separable else ()),
                 *(("shared cores: nearly every exchange takes as long",) if waits else ()),
             ),
-            advice=(
-                f"check cable, port and slot between {link.between}, or "
-                "order the ranks so that another pair uses this link"
-            ),
+            advice=_advice(link),
             confidence="medium" if separable else "low",
         )
 
@@ -255,6 +253,19 @@ class SlowLink(Rule, frozen=True):
     def good() -> Measures:
         """All of rank 2's edges take twice as long: a slow rank."""
         return _ring({1: 200.0, 2: 200.0})
+
+
+def _advice(link: Link) -> str:
+    """What to do about a link; of a rank all of whose slow ones are its own, about these."""
+    if link.unit == "rank" and len(link.ranks) == 1:
+        return (
+            f"check the links of rank {link.ranks[0]}'s GPU (nvidia-smi nvlink -s and -e), its "
+            f"cable, port and slot: others reach it more slowly than one another ({link.between})"
+        )
+    return (
+        f"check cable, port and slot between {link.between}, or "
+        "order the ranks so that another pair uses this link"
+    )
 
 
 def _bandwidth(name: str, its: Rows) -> tuple[Evidence, ...]:

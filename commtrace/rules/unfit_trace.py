@@ -226,7 +226,7 @@ class UnfitTrace(Rule, frozen=True):
                 run,
                 f"the ranks' clocks are known to {ms(error)}, a typical operation takes "
                 f"{ms(typical)}: small waits cannot be measured",
-                Evidence("clock error", error / 1e3, "us", typical / self.clock_errors / 1e3),
+                Evidence("clock error", error / 1e3, "µs", typical / self.clock_errors / 1e3),
                 "record more steps, so that more operations compare the clocks",
             )
 

@@ -14,7 +14,11 @@ import pytest
 from commtrace.analysis import Analysis
 from commtrace.cli import main
 from commtrace.errors import UsageError
-from commtrace.reports.content.open_command import numbered_findings, open_command
+from commtrace.reports.content.open_command import (
+    numbered_findings,
+    open_command,
+    range_in_run,
+)
 from commtrace.rules import RULES
 from commtrace.run import Run
 from commtrace.viewer import opening
@@ -126,6 +130,12 @@ def test_findings_are_numbered_as_in_the_report(analysis: Analysis) -> None:
     assert {id(its) for _, its in found} == {id(f) for f in analysis.verdict.diagnosis.findings}
     explained = [finding.explained_by is not None for _, finding in found]
     assert explained == sorted(explained)
+
+
+def test_what_began_on_a_clock_that_is_behind_began_with_the_run(analysis: Analysis) -> None:
+    (_, finding), *_ = numbered_findings(analysis.verdict)
+    early = replace(finding, start_ns=finding.start_ns - 10**10)
+    assert range_in_run(analysis, early).startswith("from 0 to ")
 
 
 def test_the_command_repeats_what_it_takes_to_get_the_same_numbers() -> None:

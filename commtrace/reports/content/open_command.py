@@ -40,7 +40,10 @@ def open_command_shown(analysis: Analysis, number: int | None = None) -> str:
 
 
 def range_in_run(analysis: Analysis, finding: Finding) -> str:
-    """From when to when a finding is, counted from the run's first event."""
+    """From when to when a finding is, counted from the run's first event.
+
+    Of ranks' own clocks it may begin before that.
+    """
     first, _ = run_span(analysis.measures)
-    start, end = (duration(time - first) for time in (finding.start_ns, finding.end_ns))
+    start, end = (duration(max(time - first, 0)) for time in (finding.start_ns, finding.end_ns))
     return f"from {start} to {end} of the run"
