@@ -27,7 +27,6 @@ __all__ = ["SCHEMA_VERSION", "Replayed", "as_json", "as_text", "schema"]
 SCHEMA_VERSION = 1
 _ANY = Look()
 _SHOWN = 12
-_BOUNDS = "the others wait for them as measured, and savings are bounds."
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,11 @@ def as_text(replayed: Replayed, look: Look = _ANY) -> str:
     if path:
         say(console, path)
     if missing := replayed.run.missing_ranks:
-        say(console, f"No trace file for {numbered('rank', missing)}: {_BOUNDS}")
+        say(
+            console,
+            f"No trace file for {numbered('rank', missing)}: the others wait for them as measured, "
+            "and savings are bounds.",
+        )
     if answer.edits:
         table(console, _edits(answer))
         for edited in answer.edits:

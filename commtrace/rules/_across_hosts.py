@@ -138,13 +138,15 @@ def _with(
 
 def _across_hosts(run: Measures, dimension: str) -> list[_AcrossHosts]:
     """Where a dimension's groups have slow links those of others in whose place they would fit."""
-    swaps = {
-        others: _apart(run, dimension.__eq__, _starting(names))
+    found = [
+        with_fields(swap, others=others)
         for names, others in _MAY_SPAN.items()
-    }
-    found = [with_fields(swap, others=others) for others, swap in swaps.items() if swap is not None]
-    alone = None if found else _displacing_none(run, dimension)
-    return found if alone is None else [alone]
+        if (swap := _apart(run, dimension.__eq__, _starting(names))) is not None
+    ]
+    if found:
+        return found
+    alone = _displacing_none(run, dimension)
+    return [] if alone is None else [alone]
 
 
 def _starting(names: tuple[str, ...]) -> Callable[[str], bool]:

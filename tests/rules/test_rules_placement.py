@@ -136,27 +136,36 @@ def test_one_whose_shards_are_within_hosts_is_as_it_should_be() -> None:
     assert "replicate across" not in found(hybrid(FOURS, PAIRS), "exposed-communication").advice
 
 
-def stages_within(message_us: float) -> Measures:
-    """Two stages on each of two hosts, and tensor parallelism's pairs across these."""
-    run = Tiny(4, hosts=tuple("aabb"))
-    run.groups |= {"tp0": (0, 2), "tp1": (1, 3), "pp0": (0, 1), "pp1": (2, 3)}
-    for step in range(6):
-        for rank in range(4):
-            at = 6_000.0 * step + 1_010 * (rank % 2)
-            ahead = {"launch_ns": BASE_NS + round(6e6 * step) + 5_000}
-            run.step(rank, step, 6_000 * step, 6_000)
-            message = {"size": 20_000_000, "group": f"pp{rank // 2}", "stream": 30, **ahead}
-            if rank % 2:
-                run.collective(rank, "recv", at - 900, 1_000, peer=rank - 1, **message)
-            for _ in range(3):
-                run.kernel(rank, at + 110, 300, **ahead)
-                reduced = {"size": 40_000_000, "group": f"tp{rank % 2}", **ahead}
-                run.collective(rank, "all_reduce", at + 412, 900, **reduced)
-                at += 1_205
-            if not rank % 2:
-                sent = 6_000.0 * step + 1_110 - message_us
-                run.collective(rank, "send", sent, message_us, peer=rank + 1, **message)
-            run.blocking_call(rank, "cudaDeviceSynchronize", 6_000 * step + 20, 5_900)
+def stages_within(message_us: float, replicas: int = 1) -> Measures:
+    """Two stages on each of two hosts, and tensor parallelism's pairs across these.
+
+    Two replicas on each host average their gradients behind.
+    """
+    half = 2 * replicas
+    run = Tiny(2 * half, hosts=("a",) * half + ("b",) * half)
+    run.groups |= {f"tp{rank}": (rank, rank + half) for rank in range(half)}
+    run.groups |= {f"pp{rank}": (rank, rank + 1) for rank in range(0, 2 * half, 2)}
+    if replicas > 1:
+        run.groups |= {f"dp{rank}": (rank, rank + 2) for rank in (0, 1, 4, 5)}
+    for step, rank in product(range(6), range(2 * half)):
+        at = 6_000.0 * step + 1_010 * (rank % 2)
+        ahead = {"launch_ns": BASE_NS + round(6e6 * step) + 5_000}
+        run.step(rank, step, 6_000 * step, 6_000)
+        message = {"size": 20_000_000, "group": f"pp{rank - rank % 2}", "stream": 30, **ahead}
+        if rank % 2:
+            run.collective(rank, "recv", at - 900, 1_000, peer=rank - 1, **message)
+        for _ in range(3):
+            run.kernel(rank, at + 110, 300, **ahead)
+            reduced = {"size": 40_000_000, "group": f"tp{rank % half}", **ahead}
+            run.collective(rank, "all_reduce", at + 412, 900, **reduced)
+            at += 1_205
+        if not rank % 2:
+            sent = 6_000.0 * step + 1_110 - message_us
+            run.collective(rank, "send", sent, message_us, peer=rank + 1, **message)
+        if replicas > 1:
+            averaged = {"size": 150_000_000, "group": f"dp{rank - rank % 4 + rank % 2}", **ahead}
+            run.collective(rank, "all_reduce", 6_000 * step + 4_800, 800, **averaged)
+        run.blocking_call(rank, "cudaDeviceSynchronize", 6_000 * step + 20, 5_900)
     return run.trace()
 
 
@@ -167,38 +176,9 @@ def test_pipelines_that_send_little_may_span_hosts_instead(message_us: float, sw
     assert ("let those of pipelines span hosts" in its.advice) == swap
 
 
-def both_within() -> Measures:
-    """Tensor parallelism's pairs across two hosts; on each two stages with two replicas."""
-    run = Tiny(8, hosts=tuple("aaaabbbb"))
-    run.groups |= {f"tp{rank}": (rank, rank + 4) for rank in range(4)}
-    run.groups |= {f"pp{rank}": (rank, rank + 1) for rank in (0, 2, 4, 6)}
-    run.groups |= {f"dp{rank}": (rank, rank + 2) for rank in (0, 1, 4, 5)}
-    for step, rank in product(range(6), range(8)):
-        first = rank - rank % 2
-        at = 6_000.0 * step + 1_010 * (rank % 2)
-        ahead = {"launch_ns": BASE_NS + round(6e6 * step) + 5_000}
-        run.step(rank, step, 6_000 * step, 6_000)
-        message = {"size": 20_000_000, "group": f"pp{first}", "stream": 30, **ahead}
-        if rank % 2:
-            run.collective(rank, "recv", at - 900, 1_000, peer=rank - 1, **message)
-        for _ in range(3):
-            run.kernel(rank, at + 110, 300, **ahead)
-            reduced = {"size": 40_000_000, "group": f"tp{rank % 4}", **ahead}
-            run.collective(rank, "all_reduce", at + 412, 900, **reduced)
-            at += 1_205
-        if not rank % 2:
-            sent = 6_000.0 * step + 1_010
-            run.collective(rank, "send", sent, 100, peer=rank + 1, **message)
-        group = f"dp{rank - 2 if rank % 4 > 1 else rank}"
-        over = 6_000.0 * step + 4_800
-        run.collective(rank, "all_reduce", over, 800, size=150_000_000, group=group, **ahead)
-        run.blocking_call(rank, "cudaDeviceSynchronize", 6_000 * step + 20, 5_900)
-    return run.trace()
-
-
 def test_of_two_that_may_span_hosts_instead_that_which_sends_less_is_told() -> None:
     """Gradients would take long between hosts, what a pipeline hands on would not."""
-    its = found(both_within(), "exposed-communication")
+    its = found(stages_within(100, replicas=2), "exposed-communication")
     assert "while groups of pipelines, each on one host" in its.summary
     assert "let those of pipelines span hosts" in its.advice
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["as_tensors", "doing_less", "states_as_tensors", "without_objects"]
 
 _BYTES_PER_NS = 0.004  # pickled or unpickled where they are many small tensors
-_TENSORS_BYTES_PER_NS = 0.35
 _USUAL_BYTES_PER_NS = 0.02  # made into lists and pickled, or back
+_TENSORS_BYTES_PER_NS = 0.35  # large ones
 
 
 class _Bounds(NamedTuple):
@@ -37,15 +37,6 @@ class _Bounds(NamedTuple):
     received: Int64
 
 
-def states_as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
-    """The same of what broadcasts large tensors, which take less than texts and numbers of a size.
-
-    A model's state with Adam's of 16 MB was pickled in 40 ms and unpickled in 48, one of 38 MB in
-    78 and 68 (torch 2.13, one core).
-    """
-    return _not_pickled(run, which, lag_ns, _TENSORS_BYTES_PER_NS)
-
-
 def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are made, but nothing is pickled or unpickled for them.
 
@@ -58,6 +49,15 @@ def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
         run_graph(run).calls.on_cpu.any() and idle > own_work(run).own_ns[:, HOSTS].sum() / 2
     )
     return _not_pickled(run, which, lag_ns, _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS)
+
+
+def states_as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
+    """The same of states of models: of their tensors as many bytes take less.
+
+    A model's state with Adam's of 16 MB was pickled in 40 ms and unpickled in 48, one of 38 MB in
+    78 and 68 (torch 2.13, one core).
+    """
+    return _not_pickled(run, which, lag_ns, _TENSORS_BYTES_PER_NS)
 
 
 def _not_pickled(run: Measures, which: Bool, lag_ns: Lags, bytes_per_ns: float) -> Lags:

@@ -81,9 +81,9 @@ class Usual(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """Times of calls, and what is usual of others at the same place of the same step.
 
     Where nobody else has such a place, or few of its step's, as one between two neighbours that
-    have but one, that is so much of its time as is usual of its step; but
-    where others call as much of that kind, only less often, as replicas that generate other texts
-    do, none: what is usual of the places that they have is all of theirs.
+    have but one, that is so much of its time as is usual of its step; but where others call as much
+    of that kind, only less often, as replicas that generate other texts do, none: what is usual of
+    the places that they have is all of theirs.
     """
 
     calls: Calls

@@ -66,11 +66,9 @@ def sent_states(rows: Rows) -> Bool:
 
     In several steps, though not in all, and whatever else the sender does before.
     """
-    at = _lengths(rows, "broadcast", ("broadcast",))
-    at = at[(rows.ints("size_bytes")[at + 1] >= _STATE_BYTES) & (rows.ints("step")[at] != NULL)]
-    cell = codes(rows.ints("sequence")[at], rows.ints("step")[at])
-    steps = np.bincount(rows.ints("sequence")[at[first_rows(cell)]])
-    return _flags(rows, at[steps[rows.ints("sequence")[at]] >= _STEPS] if at.size else at)
+    at = _in_steps(rows, _lengths(rows, "broadcast", ("broadcast",)))
+    at = at[rows.ints("size_bytes")[at + 1] >= _STATE_BYTES]
+    return _flags(rows, at[_steps_having(rows, at) >= _STEPS])
 
 
 def exchanged_objects(rows: Rows) -> Bool:
@@ -105,15 +103,21 @@ def _in_every_step(rows: Rows, at: Int64) -> Int64:
     """Those of some rows whose group has one in each of its rank's steps, but for one."""
     if not at.size:
         return at
-    rank, step, sequence = (rows.ints(name) for name in ("rank", "step", "sequence"))
+    rank, step = rows.ints("rank"), rows.ints("step")
     known = step != NULL
     ranks = np.zeros(int(rank.max(initial=-1)) + 1, np.int64)
     cells = np.flatnonzero(known)[first_rows(codes(rank[known], step[known]))]
     np.add.at(ranks, rank[cells], 1)
-    having = np.zeros(int(sequence.max(initial=-1)) + 1, np.int64)
-    np.add.at(having, sequence[at[first_rows(codes(sequence[at], step[at]))]], 1)
-    count = having[sequence[at]]
+    count = _steps_having(rows, at)
     return at[(count >= _STEPS) & (ranks[rank[at]] - count <= 1)]
+
+
+def _steps_having(rows: Rows, at: Int64) -> Int64:
+    """In how many steps the group of each of some rows has one of these."""
+    step, sequence = (rows.ints(name)[at] for name in ("step", "sequence"))
+    once = sequence[first_rows(codes(sequence, step))]
+    having: Int64 = np.bincount(once)[sequence]
+    return having
 
 
 def _only_pickles(rows: Rows, at: Int64, before: Int64, behind: Int64) -> bool:

@@ -253,7 +253,7 @@ def _relay(messages: Messages) -> bool:
         begun = its.ints("arrival_ns")[sent[other]]
         pauses.append(begun - its.ints("end_ns")[last[other]])
         between.append(np.diff(np.sort(begun)))
-    if not pauses or not np.concatenate(between).size:
+    if not any(apart.size for apart in between):
         return False
     return median(np.concatenate(pauses)) < _AT_ONCE * median(np.concatenate(between))
 
