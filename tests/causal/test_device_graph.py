@@ -387,6 +387,24 @@ def test_the_host_waits_for_the_stream_that_is_known() -> None:
     assert set(Drawn(run).kinds("cudaStreamSynchronize)")) == {"cudaStreamSynchronize(", "a."}
 
 
+def test_a_stream_is_synchronised_with_what_it_was_told_to_wait_for() -> None:
+    """As a barrier does: its stream waits for the collective, and the host for its stream."""
+    run = Tiny()
+    run.kernel(0, 5, 5, name="a", launch_ns=at(0))
+    run.kernel(0, 12, 85, name="barrier", kind="communication", stream=20, launch_ns=at(2))
+    told = {"stream": 7, "awaited_stream": 20, "recorded_ns": at(4)}
+    run.synchronisation(0, "Stream Wait Event", 6, **told)
+    run.kernel(0, 120, 20, name="other", stream=20, launch_ns=at(8))  # behind the event
+    run.blocking_call(0, "cudaStreamSynchronize", 10, 90, device="cuda:0", stream=7)
+    drawn = Drawn(run)
+    assert drawn.kinds("cudaStreamSynchronize)") == {
+        "cudaStreamSynchronize(": "call",
+        "a.": "resume",
+        "barrier.": "resume!",
+    }
+    is_sound(drawn.graph)
+
+
 def test_the_host_waits_for_what_ran_before_an_event() -> None:
     run = Tiny()
     run.kernel(0, 10, 80, name="a", launch_ns=at(0))

@@ -46,14 +46,37 @@ def recorded_waits(work: Work, synchronisations: Rows) -> Pairs:
     The first work that a stream was given behind its wait starts behind the last that the
     other stream had been given when the event was recorded.
     """
-    is_wait = synchronisations.coded("kind").being("Stream Wait Event")
-    waits = work.stream_numbers(synchronisations, "stream")
-    awaited = work.stream_numbers(synchronisations, "awaited_stream")
-    rows = np.flatnonzero(is_wait & (waits >= 0) & (awaited >= 0) & (waits != awaited))
-    called = synchronisations.ints("start_ns")[rows]
-    recorded = synchronisations.ints("recorded_ns")[rows]
-    ended = work.launched.last(awaited[rows], np.where(recorded == NULL, called, recorded))
-    return _existing(ended, work.launched.next(waits[rows], called))
+    its = _Told.of(work, synchronisations)
+    return _existing(its.ended, work.launched.next(its.waits, its.called_ns))
+
+
+class _Told(Struct, frozen=True):
+    """Recorded waits: which stream ``waits``, from when it is told, for the ``ended`` of another.
+
+    That is the last row of work that the other had been given when the event was recorded.
+    """
+
+    waits: Int64
+    awaited: Int64
+    called_ns: Int64
+    ended: Int64
+
+    @classmethod
+    def of(cls, work: Work, synchronisations: Rows) -> _Told:
+        is_wait = synchronisations.coded("kind").being("Stream Wait Event")
+        waits = work.stream_numbers(synchronisations, "stream")
+        awaited = work.stream_numbers(synchronisations, "awaited_stream")
+        rows = np.flatnonzero(is_wait & (waits >= 0) & (awaited >= 0) & (waits != awaited))
+        called = synchronisations.ints("start_ns")[rows]
+        recorded = synchronisations.ints("recorded_ns")[rows]
+        ended = work.launched.last(awaited[rows], np.where(recorded == NULL, called, recorded))
+        return cls(waits[rows], awaited[rows], called, ended)
+
+    def before(self, stream: int, waiting: Int64, until_ns: Int64) -> Int64:
+        """What of a stream others had been told last to wait for, until a time; else -1."""
+        its = np.flatnonzero(self.awaited == stream)
+        last = Moments(self.waits[its], self.called_ns[its]).last(waiting, until_ns)
+        return np.append(self.ended[its], -1)[last]
 
 
 def told_nothing(work: Work, synchronisations: Rows) -> Bool:
@@ -164,7 +187,8 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
     A copy from pageable memory waits for its start, since then the host feeds it. Others wait for
     the last that every stream had been given, where that has ended: before the copy, if they
     are one to pageable memory. A launch waited for the last that had ended, which made room. A
-    synchronisation whose stream is known waits for that alone.
+    synchronisation whose stream is known waits for that alone, and for what that had been told to
+    wait for, as torch.distributed.barrier does.
     """
     start_ns = calls.ints("start_ns")
     end_ns = start_ns + calls.ints("duration_ns")
@@ -178,15 +202,16 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
     given = np.where(of_event, _recorded_before(calls, synchronisations), start_ns)
     until = np.where(to_host, np.append(work.end_ns, NULL)[copy], end_ns)
     late = until + np.where(to_host, 0, ROUNDING_NS)  # what rounding puts behind the call's end
-    latest = np.full(start_ns.size, NULL)
+    latest, told = np.full(start_ns.size, NULL), _Told.of(work, synchronisations)
     awaited, held = [_NONE], [_NONE]
     for stream in range(work.streams.values.size):
         every = np.full(start_ns.size, stream)
         last = work.launched.last(every, given)
+        last = np.where((only < 0) | (only == stream), last, told.before(stream, only, start_ns))
         last = np.where(of_event | room, np.minimum(last, work.ended.last(every, end_ns)), last)
         began, ended = (np.append(its, NULL)[last] for its in (work.start_ns, work.end_ns))
         over = (ended <= until) | ((ended <= late) & (began < until))
-        waits = (last >= 0) & over & ((only < 0) | (only == stream))
+        waits = (last >= 0) & over
         waits &= to_host | ~is_copy
         latest = np.where(waits, np.maximum(latest, ended), latest)
         awaited.append(last[waits])
