@@ -92,6 +92,13 @@ def test_a_tool_that_writes_its_global_rank_with_all_calls(read: Any) -> None:
     assert read(low, distributedInfo={"rank": 2}).notes == {}
 
 
+def test_a_tool_that_writes_it_with_all_but_messages(read: Any) -> None:
+    calls = [called(1, "[0, 1]"), called(1, "[1, 3]"), called(0, "[1, 5, 9]", "send")]
+    found = read(calls, distributedInfo={"rank": 1})
+    assert found.ranks[0]["rank"] == 1
+    assert found.notes == {}
+
+
 def test_own_number_in_one_group_may_be_the_peers_in_another(read: Any) -> None:
     found = read([called(1, "[0, 1]"), called(1, "[1, 3]", "send")], distributedInfo={"rank": 1})
     assert found.notes == {}

@@ -10,6 +10,7 @@ from commtrace.reader.operations.groups import listed_ranks
 
 __all__ = ["ranks_and_calls"]
 
+_MESSAGES = ("send", "recv")
 _MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage
 
 
@@ -18,17 +19,26 @@ def ranks_and_calls(calls: tuple[Call, ...]) -> tuple[frozenset[int], tuple[Call
 
     PyTorch records the caller's rank of operations without a root only, by its number in the group;
     of others it is the root, or the peer. Other tools may write the caller's global rank with all
-    operations: then the calls are without it, since it is neither a root's nor a peer's.
+    operations, or all but messages: then these are without it, since it is neither a root's nor a
+    peer's.
     """
     unlike = {
         (its.collective, its.rank, str(its.group_ranks or ""), its.rank_start, its.rank_stride): its
         for its in (call.args for call in calls)
         if its.rank is not None
     }
-    own = _own_rank(list(unlike.values()))
+    every = list(unlike.values())
+    own, by_all = _own_rank(every), True
+    if own is None:
+        own, by_all = _own_rank([its for its in every if its.collective not in _MESSAGES]), False
     if own is not None:
-        calls = tuple(replace(call, args=replace(call.args, rank=None)) for call in calls)
-    found = {_global_rank(its) for its in unlike.values()} if own is None else {own}
+        calls = tuple(
+            replace(call, args=replace(call.args, rank=None))
+            if by_all or call.args.collective not in _MESSAGES
+            else call
+            for call in calls
+        )
+    found = {_global_rank(its) for its in every} if own is None else {own}
     return frozenset(its for its in found if its is not None and 0 <= its < _MOST_RANKS), calls
 
 
