@@ -7,11 +7,24 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-__all__ = ["Machine"]
+__all__ = ["Lines", "Machine"]
 
 _Count = Annotated[int, Meta(gt=0, lt=2**31)]
 _Seconds = Annotated[float, Meta(ge=0, lt=1e12)]
+_Length = Annotated[int, Meta(ge=0, lt=2**62)]
 _Moment = Annotated[int, Meta(gt=0, lt=2**62)]
+
+
+class Lines(Struct, frozen=True):
+    """Where in the program a rank's thread was, as a look at it every 10 ms or so has it.
+
+    Each of ``looks`` is when it was, in Unix ns of the rank's own clock, the number of a line in
+    ``names``, and of the time since the look before, in µs, all and what the thread ran. A name is
+    ``train.py:57 in main``; behind a comma the line of a library that it is in, if it is.
+    """
+
+    names: list[str]
+    looks: list[tuple[_Moment, _Length, _Length, _Length]]
 
 
 class Machine(Struct, frozen=True):
@@ -23,6 +36,7 @@ class Machine(Struct, frozen=True):
     took ``own_s`` of processor time. ``steps`` has for each step its number, and what its thread
     ran, waited for a core, and its process ran, in µs. ``core_speed`` is when a fixed piece of work
     was done, in Unix ns of the rank's own clock, and what it took of the processor, in ns.
+    ``lines`` is where in the program its thread was.
     """
 
     cores: _Count | None = None
@@ -34,6 +48,7 @@ class Machine(Struct, frozen=True):
     own_s: _Seconds | None = None
     steps: list[tuple[int, int, int, int]] | None = None
     core_speed: list[tuple[_Moment, _Moment]] | None = None
+    lines: Lines | None = None
 
     @classmethod
     def of(cls, said: Any) -> Machine | None:

@@ -11,12 +11,14 @@ Times are given in microseconds from the start, sizes in bytes; every event is o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 from commtrace.comms import full_size_bytes
 from commtrace.diagnosis import Note
+from commtrace.machine import Lines, Machine
 from commtrace.measures import Measures
 from commtrace.table import Table
 from commtrace.trace_tables import (
@@ -83,6 +85,7 @@ class Tiny:
         self.notes: list[Note] = []
         self.groups = {"0": tuple(range(ranks))}
         self._seq: dict[tuple[str, int], int] = {}
+        self._looks = defaultdict[int, list[tuple[int, str, int]]](list)
         self.rows: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
 
     @property
@@ -212,6 +215,10 @@ class Tiny:
         known = {"step": step, "label": label, "thread": 1}
         self._add(STEPS, rank, start_us, duration_us, known)
 
+    def look(self, rank: int, at_us: float, line: str, passed_us: int) -> None:
+        """One look of the recorder's at a rank's thread, which ran since the look before."""
+        self._looks[rank].append((BASE_NS + round(at_us * 1e3), line, passed_us))
+
     def _add(
         self,
         table: Table,
@@ -239,7 +246,12 @@ class Tiny:
         ranks = [self._rank_row(rank) for rank in range(self.ranks)]
         rows = {**self.rows, GROUPS.name: self._group_rows(), RANKS.name: ranks}
         tables: Any = {table.name: table.of_dicts(rows[table.name]) for table in TABLES}
-        return Measures(**tables, notes=tuple(self.notes), manifest=self.manifest)
+        return Measures(
+            **tables,
+            machines={rank: Machine(lines=_lines(looks)) for rank, looks in self._looks.items()},
+            notes=tuple(self.notes),
+            manifest=self.manifest,
+        )
 
     def _step_of(self, row: dict[str, Any]) -> int | None:
         for step in self.rows[STEPS.name]:
@@ -277,6 +289,11 @@ class Tiny:
             "end_ns": max((row["start_ns"] + row["duration_ns"] for row in mine), default=None),
             "events": 0,
         }
+
+
+def _lines(looks: list[tuple[int, str, int]]) -> Lines:
+    names = [*dict.fromkeys(line for _, line, _ in looks)]
+    return Lines(names, [(at, names.index(line), took, took) for at, line, took in looks])
 
 
 def _launched(start_us: float) -> int:

@@ -52,6 +52,8 @@ class Extras:
             absent.add("cuda-sync")
         if torch.cuda.is_available():
             absent.add("wait")
+        if not wanted("machine"):
+            absent.add("lines")  # which are part of it
         carried = [name for name in NAMES if wanted(name) and name not in absent]
         return {"carries": carried, "machine": self.machine}
 

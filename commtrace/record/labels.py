@@ -25,6 +25,7 @@ __all__ = [
     "Collections",
     "Waits",
     "are_checkpoints_labelled",
+    "collect",
     "label_checkpoints",
 ]
 
@@ -61,6 +62,16 @@ class Collections:
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
                 self._range.__exit__(None, None, None)
             self._range = None
+
+
+def collect() -> None:
+    """Collect what imports and setting up have left, which would be once in a short window.
+
+    Python collects all generations only when a quarter as much has come as there was, so that the
+    next ones are the program's own doing. Not where the program collects by itself.
+    """
+    if gc.isenabled():
+        gc.collect()
 
 
 class Waits:

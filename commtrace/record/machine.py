@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from commtrace.record.core_speed import CoreSpeed
+from commtrace.record.line_times import LineTimes
 from commtrace.record.step_times import StepTimes
 from commtrace.record.without import wanted
 
@@ -33,7 +34,7 @@ class Machine:
 
     def __init__(self) -> None:
         self._began: _Reading | None = None
-        self._steps, self._speed = StepTimes(), CoreSpeed()
+        self._steps, self._lines, self._speed = StepTimes(), LineTimes(), CoreSpeed()
 
     def start(self) -> None:
         """The profiler records from here on."""
@@ -42,6 +43,8 @@ class Machine:
             self._steps.start()
             self._speed.start()
             self._speed.look()
+            if wanted("lines"):
+                self._lines.start()
 
     def step(self, number: int) -> None:
         """The step of that number has ended, in the thread that called ``start``."""
@@ -58,7 +61,11 @@ class Machine:
         began, self._began = self._began, None
         if began is None:
             return None
-        known = {"steps": self._steps.stop(), "core_speed": self._speed.stop()}
+        known = {
+            "steps": self._steps.stop(),
+            "core_speed": self._speed.stop(),
+            "lines": self._lines.stop(),
+        }
         return {**_between(began, _read()), **known}
 
 

@@ -96,6 +96,8 @@ class TraceFile:
         with profile.unstoppable():
             export(self._path, {**facts, "clock_probe": probed}, partial=why_partial)
         kept = {name: facts[name] for name in _KEPT if name in facts}
+        if machine := kept.get("machine"):  # its lines are many
+            kept["machine"] = {name: its for name, its in machine.items() if name != "lines"}
         self._written(meeting, {**kept, "over": over})
 
 

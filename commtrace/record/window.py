@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from commtrace.errors import RecordError
+from commtrace.record import labels
 from commtrace.record.amount import EVENTS, LEAST, amount
 from commtrace.record.in_flight import InFlight
 from commtrace.record.job import Plan
@@ -224,6 +225,7 @@ class Window:
         if not is_needed:
             self._profiler = Profiler()
             self._profiler.prepare()
+        labels.collect()
         self._meeting.open(self._patience_s)
         self._meeting.read()
         self._stage = _Stage.WARMING

@@ -10,7 +10,7 @@ __all__ = ["NAMES", "VARIABLE", "check", "wanted"]
 
 VARIABLE = "COMMTRACE_WITHOUT"
 """The environment variable with their names."""
-NAMES = ("garbage-collection", "checkpoint", "cuda-sync", "machine", "wait")
+NAMES = ("garbage-collection", "checkpoint", "cuda-sync", "lines", "machine", "wait")
 
 
 def check() -> None:

@@ -59,7 +59,7 @@ def test_collections_are_labelled_but_for_the_youngest(tmp_path: Path) -> None:
     gc.collect()
     ours, names = read(tmp_path)
     assert names == ["commtrace::garbage-collection"] * 2
-    assert ours["carries"] == ["garbage-collection", "machine", "wait"]
+    assert ours["carries"] == ["garbage-collection", "lines", "machine", "wait"]
     assert gc.callbacks == before
 
 

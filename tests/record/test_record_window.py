@@ -72,6 +72,8 @@ def test_the_steps_asked_for_and_no_others(make: Make, path: Path) -> None:
     assert ours["partial"] is None
     (facts,) = told
     assert 0 < facts.pop("seconds") < 60
+    lines = ours["machine"].pop("lines")
+    assert set(lines) == {"names", "looks"}
     assert facts.pop("machine") == ours["machine"]
     assert facts == {"backend": None, "steps": [5, 7], "notes": ours["notes"], "over": False}
     assert ours["notes"] == [
@@ -348,6 +350,7 @@ def test_what_the_programs_own_profiler_wrote_is_the_recording(
     assert facts["own_profiler"]
     assert 0 <= facts["seconds"] < 60
     machine = facts["machine"]
+    assert ours["machine"].pop("lines") is not None
     assert machine == ours["machine"]
     assert 0 < machine["own_s"] <= 2 * os.cpu_count() * machine["seconds"]
     assert [number for number, *_ in machine["steps"] or ((2,), (3,))] == [2, 3]
