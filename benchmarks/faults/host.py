@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.faults.case import Fault, Truth
 from benchmarks.faults.loop import Loop
+from benchmarks.faults.workloads import gloo
 
 __all__ = ["FAULTS"]
 
@@ -44,6 +45,19 @@ def input_bound(loop: Loop, share: float, present: bool) -> Truth:
     return Truth("input-bound", also=("launch-gap",))
 
 
+def host_bound(loop: Loop, share: float, present: bool) -> Truth:
+    """Every host is in a loop of its program before each step's operators."""
+    loops = share * loop.step_us * present
+
+    def tokenizes() -> None:
+        for rank in loop.everyone:
+            took = loops * loop.noise("loops", rank)
+            loop.stall(rank, took, line="train.py:31 in tokenize")
+
+    loop.hooks["input"].append(tokenizes)
+    return Truth("host-bound")
+
+
 def launch_gap(loop: Loop, share: float, present: bool) -> Truth:
     """Small kernels at the start of each step, one launch each. Without: one for all."""
     loop.host_leads = False
@@ -78,6 +92,7 @@ def cold_start(loop: Loop, share: float, present: bool) -> Truth:
 FAULTS = (
     Fault("host-sync", host_sync),
     Fault("input-bound", input_bound),
+    Fault("host-bound", host_bound, gloo, lambda seed: Loop(seed, backend="gloo")),
     Fault("launch-gap", launch_gap),
     Fault("cold-start", cold_start),
 )

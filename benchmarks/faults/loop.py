@@ -20,6 +20,7 @@ from commtrace.synthetic import BASE_NS, COMMUNICATION, COMPUTE, Tiny
 
 __all__ = ["Loop", "log_uniform"]
 
+LOOK_US = 100  # how often a thread is looked at that is seen at a line
 LAUNCH_US = 4.0  # what one launch takes the host, and how long it is on its way
 
 
@@ -125,8 +126,13 @@ class Loop:
 
     # ── what a rank does ───────────────────────────────────────────────────────────────────
 
-    def stall(self, rank: int, us: float, label: str | None = None) -> None:
-        """The host does something else, under a label if it has one."""
+    def stall(
+        self, rank: int, us: float, label: str | None = None, line: str | None = None
+    ) -> None:
+        """The host does something else, under a label if it has one, or seen at a line."""
+        for look in range(LOOK_US, int(us) + 1, LOOK_US) if line else ():
+            at = self.host[rank] + self.clock_us[rank] + look
+            self.run.look(rank, at, line or "", LOOK_US)
         if us > 0 and label:
             self.run.step(rank, self.number, *self._when(rank, self.host[rank], us), label)
         elif us > 0:

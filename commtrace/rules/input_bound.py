@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from commtrace.arrays import Float64
-from commtrace.causal.loading import loading, loading_when, without_loading
+from commtrace.causal.alike import without
+from commtrace.causal.loading import loading, loading_when
 from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import idle_cores_ns, taken_cores
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -79,7 +80,7 @@ class InputBound(Rule, frozen=True):
         at_least = int(its.steps_ns.min(axis=0).sum())
         at_least = at_least if idle_ns is None else min(at_least, idle_ns)
         gain = saving(
-            run, lambda lag_ns: without_loading(run, lag_ns), at_least, self.min_step_share
+            run, lambda lag_ns: without(run, its, lag_ns), at_least, self.min_step_share
         ).at_most(idle_cores_ns(run), run)
         gain = gain.at_most(idle_ns, run)
         # What those do longer who delay the others is theirs, though they be most of the ranks.

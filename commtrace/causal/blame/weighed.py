@@ -21,8 +21,10 @@ from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved, saved
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.core_speed import slower_core
+from commtrace.causal.work.looks import only_there_ns
 from commtrace.causal.work.on_core import lags_on_cores
 from commtrace.causal.work.segments import own_work, work_on_cores
+from commtrace.diagnosis import Cause
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import on_hosts_of_their_own
 from commtrace.quantiles import median
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["weighed"]
 
+_MOST = 0.5  # of what is saved
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
 _LENT = 1.7  # of half a core: what its other half runs takes the rest
 _BESIDE = 1.4  # of a whole one: processes beside it share its caches
@@ -65,6 +68,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         doubt: str | None = _NOT_ALWAYS if its.works else _PAUSES
     else:
         sure = more is not None or (who.made == "sure" and does.cause == "compute")
+        sure = sure or _in_python(run, who.ranks, does.cause, on_top_ns)
         doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
         often = None if persistent else bursts(its.spikes)
         if run_graph(run).calls.on_cpu.any():
@@ -98,6 +102,11 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         doubt=doubt,
         in_turn=in_turn,
     )
+
+
+def _in_python(run: Measures, ranks: tuple[int, ...], cause: Cause | None, on_top_ns: int) -> bool:
+    """Whether most of it is surely Python of the program's that others hardly run."""
+    return cause == "host" and only_there_ns(run, ranks) >= _MOST * on_top_ns
 
 
 def _alone_ns(run: Measures, who: Suspects, lag_ns: Lags) -> float:

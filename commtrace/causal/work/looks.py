@@ -1,0 +1,151 @@
+"""Where in the program ranks' own work is, as the recorder's looks at their threads have it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from commtrace.arrays import Bool, Float64, Int64, distinct
+from commtrace.causal.run.builder import HOSTS
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.segments import own_intervals
+from commtrace.intervals import inside
+from commtrace.measures import measure
+from commtrace.metrics.run.line_looks import LineLooks, line_looks
+from commtrace.metrics.run.run_clock import on_run
+from commtrace.quantiles import median, medians
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Looks", "longer_at", "looks", "only_there_ns"]
+
+_RUNS = 0.25  # of the time, in which others may have its core: else it waits
+_NUMBER = re.compile(r":\d+")
+_FEW = 5  # looks
+_HARDLY = 0.1  # of what these ranks are there
+
+
+class Looks(Struct, frozen=True, eq=False):
+    """The looks at ranks' own work: not at what waits for others.
+
+    ``functions`` are the names of functions, and ``lines`` that of each one's line that most of the
+    looks are at. Each look is at the own work of a ``call``, a row of the graph's, in a
+    ``function``, the number of one; it stands for ``time_ns``. In Python a look ``is_in_python``:
+    the thread ran, and neither an operator nor what has a label. ``ranks`` are all that the
+    recorder looked at.
+    """
+
+    ranks: Int64
+    functions: tuple[str, ...]
+    lines: tuple[str, ...]
+    call: Int64
+    function: Int64
+    time_ns: Int64
+    is_in_python: Bool
+
+    def by_rank(self, run: Measures, which: Bool) -> Float64:
+        """What some looks stand for: ranks × functions."""
+        rank = run_graph(run).calls.rank[self.call]
+        shape = self.ranks.size, len(self.functions)
+        cell = np.searchsorted(self.ranks, rank) * shape[1] + self.function
+        times = np.bincount(cell[which], self.time_ns[which], shape[0] * shape[1])
+        return np.asarray(times.reshape(shape), dtype=np.float64)
+
+
+@measure
+def looks(run: Measures) -> Looks | None:
+    """Those at all ranks; None where no recording has any such. CannotLook as ``run_graph``."""
+    every = ((rank, line_looks(run, rank)) for rank in distinct(run_graph(run).calls.rank).tolist())
+    seen = {rank: its for rank, its in every if its is not None and its.at_ns.size}
+    if not seen:
+        return None
+    names = dict[str, int]()
+    parts = [_at_own_work(run, rank, its, names) for rank, its in seen.items()]
+    call, name, time_ns, in_python = map(np.concatenate, zip(*parts, strict=True))
+    if not call.size:
+        return None
+    functions = dict[str, int]()
+    of_name = [
+        functions.setdefault(_NUMBER.sub("", line.split(", ")[0]), len(functions)) for line in names
+    ]
+    longest_last = np.argsort(np.bincount(name, time_ns, len(names)), kind="stable").tolist()
+    each = [*names]
+    most = {of_name[code]: each[code] for code in longest_last}
+    lines = tuple(most[number] for number in range(len(functions)))
+    function = np.asarray(of_name, dtype=np.int64)[name]
+    ranks, python = np.asarray([*seen], dtype=np.int64), in_python.astype(np.bool_)
+    return Looks(ranks, tuple(functions), lines, call, function, time_ns, python)
+
+
+def _at_own_work(
+    run: Measures, rank: int, its: LineLooks, names: dict[str, int]
+) -> tuple[Int64, ...]:
+    """Of each look at own work its call, the line's number in ``names``, time, and if in Python."""
+    number = [names.setdefault(name, len(names)) for name in its.names]
+    at = on_run(run, rank, its.at_ns)
+    end, begin, call = _segments(run, rank)
+    if not end.size:
+        return (np.empty(0, np.int64),) * 4
+    near = np.searchsorted(end[:-1], at)
+    own = (begin[near] < at) & (at <= end[near])
+    in_python = its.ran_us >= _RUNS * its.passed_us
+    for when in own_intervals(run, rank).values():
+        in_python &= ~inside(at, when)
+    line = np.asarray(number, np.int64)[its.line]
+    found = call[near], line, 1000 * its.passed_us, in_python.astype(np.int64)
+    return tuple(each[own] for each in found)
+
+
+def _segments(run: Measures, rank: int) -> tuple[Int64, Int64, Int64]:
+    """The own work of a rank's host: ends in order, beginnings, and the call behind each."""
+    its = run_graph(run)
+    mine = (its.own_column == HOSTS) & (its.calls.rank[its.own_call] == rank)
+    edges = its.own[mine]
+    end = its.graph.time_ns[its.graph.target[edges]]
+    begin = end - its.graph.lag_ns[edges]
+    order = np.argsort(end, kind="stable")
+    return end[order], begin[order], its.own_call[mine][order].astype(np.int64)
+
+
+def longer_at(run: Measures, ranks: Collection[int]) -> tuple[str, float] | None:
+    """The line that these ranks are at longer than others, most of all, and how much, in all.
+
+    In the mean of them, beyond the median of the others. None where too few looks tell.
+    """
+    its = looks(run)
+    if its is None:
+        return None
+    mine, others = _beside(run, its, ranks, np.ones(its.call.size, np.bool_))
+    more = mine - others
+    longest = int(more.argmax())
+    if more[longest] < _FEW * median(its.time_ns):
+        return None
+    return its.lines[longest], float(more[longest])
+
+
+def only_there_ns(run: Measures, ranks: Collection[int]) -> float:
+    """How long these ranks are, in the mean, in Python that others hardly run, in all."""
+    its = looks(run)
+    if its is None:
+        return 0.0
+    mine, others = _beside(run, its, ranks, its.is_in_python)
+    only = (mine >= _FEW * median(its.time_ns)) & (others <= _HARDLY * mine)
+    return float(mine[only].sum())
+
+
+def _beside(
+    run: Measures, its: Looks, ranks: Collection[int], which: Bool
+) -> tuple[Float64, Float64]:
+    """What some looks stand for, by function: of these ranks in the mean, of others the median.
+
+    Nothing where none of either were looked at.
+    """
+    times, mine = its.by_rank(run, which), np.isin(its.ranks, list(ranks))
+    if not mine.any() or mine.all():
+        return (nothing := np.zeros(len(its.functions))), nothing
+    return times[mine].mean(axis=0), np.asarray(medians(times[~mine], axis=0))

@@ -1,0 +1,102 @@
+"""Python of the program's own: of all ranks, of one of them, and beside operators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+from commtrace.synthetic import Tiny
+
+STEPS, STEP_US, LOOK_US = 8, 100_000, 3_000
+LINE = "train.py:12 in tokenize"
+
+
+def looping(
+    loops_us: tuple[int, int], *, lines: tuple[str, str] = (LINE, LINE), in_operators: bool = False
+) -> Measures:
+    """Two ranks that loop for so long in each step, and compute for 60 ms.
+
+    All looks see a line of theirs while they loop; in operators, if they ran these there.
+    """
+    run = Tiny(2, backend="gloo")
+    for step in range(STEPS):
+        start = step * STEP_US
+        for rank, loops in enumerate(loops_us):
+            run.step(rank, step, start, STEP_US)
+            if in_operators:
+                run.op(rank, start, loops)
+            for look in range(LOOK_US, loops + 1, LOOK_US):
+                run.look(rank, start + look - 1, lines[rank], LOOK_US)
+            run.look(rank, start + loops + 30_000, "train.py:30 in main", LOOK_US)
+            call = start + loops + 60_000
+            run.op(rank, start + loops, 60_000)
+            run.gap(rank, call, start + 99_900 - call)
+            took = start + 99_900 - call
+            same = {"thread": 1, "asynchronous": 0}
+            run.collective(rank, "all_reduce", call, took, size=1 << 20, **same)
+    return run.trace()
+
+
+def test_what_all_ranks_do_is_told_with_its_line_and_time() -> None:
+    (found,) = diagnose(looping((30_000, 30_000)), select=["host-bound"]).findings
+    assert (found.ranks, found.cause) == ((0, 1), "host")
+    assert found.cost_ns == pytest.approx(STEPS * 30e6, rel=0.01)
+    assert found.summary == (
+        f"all ranks run Python and no operator for 30 ms of each step, mostly at {LINE} (30 ms)"
+    )
+
+
+def test_lines_of_one_function_count_together_and_the_longest_names_it() -> None:
+    run = looping((30_000, 30_000), lines=("train.py:12 in tokenize", "train.py:15 in tokenize"))
+    (found,) = diagnose(run, select=["host-bound"]).findings
+    assert "(30 ms)" in found.summary
+
+
+def test_a_line_that_calls_operators_is_no_python() -> None:
+    run = looping((30_000, 30_000), in_operators=True)
+    assert not diagnose(run, select=["host-bound"]).findings
+
+
+def test_without_looks_the_rule_says_what_it_needs() -> None:
+    said = diagnose(replace(looping((0, 0)), machines={}), select=["host-bound"]).skipped[
+        "host-bound"
+    ]
+    assert said == "needs looks at ranks' threads, as commtrace record takes them"
+
+
+def test_who_loops_alone_is_late_and_told_where() -> None:
+    (found, *_) = diagnose(looping((0, 24_000))).findings
+    assert (found.rule, found.ranks, found.confidence) == ("straggler", (1,), "high")
+    assert found.advice.startswith(f"rank 1: at {LINE}, 24 ms a step longer there: ")
+
+
+def test_what_one_loops_beyond_the_others_is_not_of_all() -> None:
+    run = looping((12_000, 33_000))
+    found = {one.rule: one for one in diagnose(run).findings}
+    assert found["straggler"].ranks == (1,)
+    assert "21 ms a step longer there" in found["straggler"].advice
+    assert found["host-bound"].cost_ns == pytest.approx(STEPS * 12e6, rel=0.05)
+
+
+def awake(run: Measures, loops_us: tuple[int, int]) -> Measures:
+    """The same, where the recorder saw that both threads ran for all of that."""
+    ran = [60_000 + loops for loops in loops_us]
+    machines = {
+        rank: structs.replace(its, steps=[(step, ran[rank], 0, ran[rank]) for step in range(STEPS)])
+        for rank, its in run.machines.items()
+    }
+    return replace(run, machines=machines)
+
+
+def test_python_that_others_do_not_run_is_no_chance_of_shared_cores() -> None:
+    """1.2 times the others' work can be a slow core's, but not at a line of its own."""
+    its_own = awake(looping((3_000, 18_000), lines=(LINE, "data.py:7 in clean")), (3_000, 18_000))
+    same = awake(looping((3_000, 18_000)), (3_000, 18_000))
+    confidence = [
+        diagnose(run, select=["straggler"]).findings[0].confidence for run in (its_own, same)
+    ]
+    assert confidence == ["high", "low"]
