@@ -16,12 +16,14 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.compared_with import compared_with
 from commtrace.causal.work.cores import processor
 from commtrace.causal.work.inputs import Inputs
+from commtrace.causal.work.looks import longer_at
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.own_times import own_times
 from commtrace.causal.work.segments import labelled
 from commtrace.causal.work.usual import mean_of
 from commtrace.diagnosis import Cause
 from commtrace.intervals import intersect, total, union
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE
 from commtrace.metrics.run.host_speed import slower_operators
@@ -31,7 +33,7 @@ from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import has_steps
 from commtrace.quantiles import quantile
 from commtrace.rules._slow_copies import PIN, of_copies
-from commtrace.rules._stalls import COMPILES, known_work
+from commtrace.rules._stalls import COMPILES, SAVE, at_line, known_work
 from commtrace.units import clean, duration, ms, numbered
 
 if TYPE_CHECKING:
@@ -42,8 +44,7 @@ __all__ = ["ADVICE", "advice", "beside", "named", "receives"]
 ADVICE: dict[Cause, str] = {
     "loader": "speed up data loading: more workers (num_workers), prefetching, pinned memory, or "
     "faster storage",
-    "checkpoint": "save checkpoints asynchronously, or sharded over all ranks "
-    "(torch.distributed.checkpoint), and less often",
+    "checkpoint": SAVE,
     "garbage-collection": "call gc.freeze() after setting up and gc.disable(), then gc.collect() "
     "on all ranks in the same steps",
     "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
@@ -70,6 +71,7 @@ _SLOW_HOST = (
     "look at the CPU's clock rate (governor, heat), at the cores and memory in use (numactl "
     "--cpunodebind --membind), and at other processes there"
 )
+_MUCH = 0.25  # of the saving
 _MANY = 0.25  # of all_to_alls
 _SPREAD = (
     "times the mean's bytes in all_to_alls, and works on them: limit the experts' capacity, add a "
@@ -86,8 +88,8 @@ _PICKLES = (
     "not change only once; if they are small, look at Python there"
 )
 _READS_FOR_ALL = (
-    "it reads for all ranks, which wait for it: let each read its own part (a DistributedSampler; "
-    "in Accelerate dispatch_batches=False), or read ahead in workers (num_workers)"
+    "; if it reads for all ranks, which wait for it, let each read its own part (a "
+    "DistributedSampler; in Accelerate dispatch_batches=False)"
 )
 _WAITING = (
     "its process waited meanwhile and took no processor time: look at files, network, "
@@ -126,7 +128,23 @@ _DISPATCHES = (
 
 def advice(culprit: Culprit, run: Measures) -> str:
     """What its ranks could do."""
-    return f"{numbered('rank', culprit.ranks)}: {_advice(culprit, run)}"
+    who, do, there = numbered("rank", culprit.ranks), _advice(culprit, run), _where(culprit, run)
+    if there and culprit.cause == "host":
+        return f"{who}: {there}: {do}"
+    return f"{who}: {do}; {there}" if there else f"{who}: {do}"
+
+
+def _where(culprit: Culprit, run: Measures) -> str:
+    """At which line of the program they are longer than the others, if that is much of it."""
+    on_host = culprit.cause in ADVICE and culprit.cause not in ("compute", "copy")
+    on_host = on_host or bool(run_graph(run).calls.on_cpu[culprit.call])
+    there = None if culprit.shared or not on_host else longer_at(run, culprit.ranks)
+    if there is None or there[1] < _MUCH * culprit.on_top_ns:
+        return ""
+    line, more_ns = there
+    a_step = has_steps(run)
+    took = f"{ms(more_ns / run_graph(run).step_ns.size)} a step" if a_step else ms(more_ns)
+    return f"at {clean(line)}, {took} longer there"
 
 
 def _advice(culprit: Culprit, run: Measures) -> str:
@@ -157,11 +175,11 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.cause == "compute" and not culprit.persistent:
         return _NOW_AND_THEN
     if culprit.cause == "copy":
-        return ADVICE["checkpoint"] if _saves(culprit, run) else of_copies(run, culprit.ranks)
+        return SAVE if _saves(culprit, run) else _of_copies(culprit, run)
     if culprit.cause == "host":
         return _of_host(culprit, run)
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
-        return _READS_FOR_ALL
+        return ADVICE["loader"] + _READS_FOR_ALL
     return ADVICE[culprit.cause]
 
 
@@ -205,6 +223,15 @@ def _saves(culprit: Culprit, run: Measures) -> bool:
     _, *when = work.of(there[work.call])
     did = union(*when)
     return 2 * total(intersect(did, intervals_on_run(run, rank, labels))) > total(did)
+
+
+def _of_copies(culprit: Culprit, run: Measures) -> str:
+    """What to do about its copies, and where in the program its host is meanwhile."""
+    rank = culprit.ranks[0]
+    copies = rows_of_rank(run, "copies", rank)
+    start = copies.ints("start_ns")
+    when = union(start, start + copies.ints("duration_ns"))
+    return at_line(run, rank, when, of_copies(run, culprit.ranks))
 
 
 def named(operators: Sequence[str]) -> str:
@@ -274,11 +301,10 @@ def _of_host(culprit: Culprit, run: Measures) -> str:
     """What to do about a host without operators, as far as it is known what it did then."""
     if not run_graph(run).calls.on_cpu.any():
         rank = culprit.ranks[0]
-        return (
-            _of_slow_host(culprit, run)
-            or known_work(run, rank, starved_when(run, rank))
-            or ADVICE["host"]
-        )
+        when = starved_when(run, rank)
+        if slow := _of_slow_host(culprit, run):
+            return slow
+        return at_line(run, rank, when, known_work(run, rank, when) or ADVICE["host"])
     took = processor(run, culprit.ranks)
     if took is None:
         return ADVICE["host"]

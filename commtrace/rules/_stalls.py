@@ -11,12 +11,13 @@ from commtrace.arrays import distinct
 from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.kernels import is_launch
-from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, host_meanwhile
+from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, function_during, host_meanwhile
 from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.run.line_looks import line_during
 from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.quantiles import median
-from commtrace.units import cut, ms
+from commtrace.units import clean, cut, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPILES",
     "NAME",
+    "SAVE",
+    "at_line",
     "if_unrecorded",
     "known_work",
     "label_in",
@@ -36,6 +39,11 @@ __all__ = [
 NAME = 40
 """Of a label's or an operator's characters so many are shown."""
 
+SAVE = (
+    "save checkpoints asynchronously, or sharded over all ranks (torch.distributed.checkpoint), "
+    "and less often"
+)
+"""What to do about a checkpoint that others wait for."""
 COMPILES = (
     "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
     "(TORCH_LOGS=recompiles tells why)"
@@ -55,6 +63,11 @@ _REMEDIES = {
     "scaled_dot_product": "cuDNN plans attention anew for each new shape, tens of ms each: pad to "
     "few lengths, or torch.backends.cuda.enable_cudnn_sdp(False)",
     "dynamo": f"torch.compile compiles anew, {COMPILES}",
+}
+_IN_TORCH = {
+    "torch/_dynamo/": f"torch.compile compiles anew, {COMPILES}",
+    "torch/serialization.py": SAVE,
+    "torch/distributed/checkpoint/": SAVE,
 }
 _FUSE = "fuse kernels (torch.compile), capture CUDA graphs, or give each more to do"
 _CAPTURE = (
@@ -81,8 +94,22 @@ _LESS = "do less there, or launch further ahead"
 
 def meanwhile(run: Measures, rank: int, when: Intervals) -> str:
     """What a host does in a merged set of times, as far as its file tells, and what to do then."""
-    said = _allocates(run, rank, when)
-    return said or _runs(host_meanwhile(run, rank, when), when) + _pickles(run, rank, when)
+    if said := _allocates(run, rank, when):
+        return said
+    its = host_meanwhile(run, rank, when)
+    return at_line(run, rank, when, _runs(its, when)) + _pickles(run, rank, when)
+
+
+def at_line(run: Measures, rank: int, when: Intervals, do: str) -> str:
+    """What to do, with where in the program a host is at these times, on its own clock.
+
+    What torch does there tells it better. Only what to ``do`` where the line is not known.
+    """
+    line = line_during(run, rank, when) or function_during(run, rank, when)
+    if line is None:
+        return do
+    better = next((todo for what, todo in _IN_TORCH.items() if what in line), do)
+    return f"at {clean(line, 160)}: {better}"
 
 
 def launching_faster(run: Measures, rank: int, when: Intervals) -> str:

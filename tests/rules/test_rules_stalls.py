@@ -196,3 +196,20 @@ def test_gaps_are_told_by_the_operators_that_launch_into_them(
     run = load(tmp_path, cache=False, workers=1).measures
     (its,) = diagnose(run, select=["launch-gap"]).findings
     assert todo in its.advice
+
+
+def test_where_in_the_program_a_stalled_host_is() -> None:
+    """Its GPU has nothing to run for 5 ms a step, while looks see it at a line of its loader."""
+    run = Tiny(2)
+    for step in range(STEPS):
+        for rank in range(2):
+            at = 16_000 * step
+            run.step(rank, step, at, 16_000)
+            for look in (500, 1500, 2500, 3500):
+                run.look(rank, at + look, "data.py:88 in decode", 1000)
+            run.look(rank, at + 9_000, "train.py:20 in main", 1000)
+            launched = BASE_NS + round(1000 * (at + 5_000))
+            run.kernel(rank, at + 5_010, 9_000, launch_ns=launched)
+            run.collective(rank, "all_reduce", at + 14_020, 1900, size=1 << 20, launch_ns=launched)
+    (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
+    assert its.advice.startswith("at data.py:88 in decode: look at what the host does meanwhile")

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
+from commtrace.arrays import Float64
 from commtrace.errors import TraceError
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rank_file import file_of
-from commtrace.reader.json import Hosted, host_operators
+from commtrace.reader.json import Hosted, host_operators, python_functions
 from commtrace.reader.nesting import outermost
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["HostMeanwhile", "host_meanwhile", "outermost_operators"]
+__all__ = ["HostMeanwhile", "function_during", "host_meanwhile", "outermost_operators"]
+
+_MOST = 0.75  # of the times
+_FUNCTION = re.compile(r"(?P<file>[^<].*)\((?P<line>\d+)\): (?P<name>.+)")
+_TORCHS = "torch/"
 
 
 class HostMeanwhile(Struct, frozen=True):
@@ -40,12 +46,38 @@ def host_meanwhile(run: Measures, rank: int, when: Intervals) -> HostMeanwhile |
     if its is None:
         return None
     start, end, name = its.start_ns, its.start_ns + its.duration_ns, its.name
-    time = np.bincount(name.codes, covered(start, end, when), minlength=len(name.names))
+    time = _by_name(its, when)
     order = np.argsort(-time, kind="stable")[: np.count_nonzero(time)].tolist()
     return HostMeanwhile(
         operators=tuple((name.names[code], int(time[code])) for code in order),
         none_ns=total(when) - total(intersect(union(start, end), when)),
     )
+
+
+def function_during(run: Measures, rank: int, when: Intervals) -> str | None:
+    """The innermost function of the program's that a rank's host was in for most of these times.
+
+    With its file and first line, as the profiler notes them with ``with_stack=True``, and torch's
+    that it had called, if it was in one: ``train.py:57 in main, by torch/hub.py:9 in load``. None
+    where it notes none, or where the file cannot be read again.
+    """
+    its = _functions(run, rank)
+    if its is None or not its.name.names:
+        return None
+    lasts = np.bincount(its.name.codes, its.duration_ns, len(its.name.names))
+    most = np.flatnonzero(_by_name(its, when) >= _MOST * total(when))
+    inwards = [its.name.names[code] for code in most[np.argsort(-lasts[most], kind="stable")]]
+    known = [found for name in inwards if (found := _FUNCTION.fullmatch(name))]
+    own = [found for found in known if not found["file"].startswith(_TORCHS)]
+    said = [*own[-1:], *([known[-1]] if known and known[-1] not in own else ())]
+    lines = [f"{found['file']}:{found['line']} in {found['name']}" for found in said]
+    return ", by ".join(lines) or None
+
+
+def _by_name(its: Hosted, when: Intervals) -> Float64:
+    """How much of these times each name holds, in ns: what calls itself counts again."""
+    inside = covered(its.start_ns, its.start_ns + its.duration_ns, when)
+    return np.asarray(np.bincount(its.name.codes, inside, len(its.name.names)), dtype=np.float64)
 
 
 @measure
@@ -63,3 +95,13 @@ def outermost_operators(file: Path) -> Hosted | None:
         return None
     top = np.flatnonzero(outermost(its.thread, its.start_ns, its.duration_ns))
     return Hosted(its.name.take(top), its.thread[top], its.start_ns[top], its.duration_ns[top])
+
+
+@measure
+def _functions(run: Measures, rank: int) -> Hosted | None:
+    """The functions of Python in a rank's file; None where it cannot be read again."""
+    file = file_of(run, rank)
+    try:
+        return None if file is None else python_functions(file)
+    except TraceError:
+        return None

@@ -1,12 +1,17 @@
 """A trace file's bytes, decoded.
 
 ``scan`` is for analysis, ``every_event`` for a picture, ``operator_inputs`` for what operators
-work on, ``host_operators`` for when they run beside GPUs.
+work on, ``host_operators`` for when they run beside GPUs, ``python_functions`` for what calls them.
 """
 
 from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.events import Hosted, Scan
-from commtrace.reader.json.operators import OperatorInputs, host_operators, operator_inputs
+from commtrace.reader.json.operators import (
+    OperatorInputs,
+    host_operators,
+    operator_inputs,
+    python_functions,
+)
 from commtrace.reader.json.salvage import BROKEN
 from commtrace.reader.json.scan import scan
 from commtrace.reader.json.whole_file import EveryEvent, every_event
@@ -21,5 +26,6 @@ __all__ = [
     "every_event",
     "host_operators",
     "operator_inputs",
+    "python_functions",
     "scan",
 ]

@@ -1,14 +1,15 @@
-"""The operators of a host, with what ``scan`` leaves out: those beside GPUs, and their inputs."""
+"""What ``scan`` leaves out of a host: operators beside GPUs, their inputs, functions of Python."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64
+from commtrace.arrays import NULL, Bool
 from commtrace.reader.json.arguments import Decoder
 from commtrace.reader.json.categories import KINDS
 from commtrace.reader.json.columns import Names, Numbers, integers
@@ -21,8 +22,9 @@ from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
 from commtrace.table import Coded
 
-__all__ = ["OperatorInputs", "host_operators", "operator_inputs"]
+__all__ = ["OperatorInputs", "host_operators", "operator_inputs", "python_functions"]
 
+_FUNCTION = "python_function"
 _NOTHING = msgspec.Raw(b"null")
 _MOST = 2**62  # of a size
 
@@ -55,9 +57,27 @@ def host_operators(path: Path) -> Hosted:
 
     Raises TraceError where the file cannot be read or is no trace.
     """
-    found = _Operators()
-    numbers = found.read(path)
-    return Hosted(found.names.coded(), **numbers)
+    found = _Events()
+
+    def take(events: list[Event]) -> None:
+        found.add(_operators(events))
+
+    return found.hosted(_read_all(path, take))
+
+
+def python_functions(path: Path) -> Hosted:
+    """The functions of Python, which the profiler records ``with_stack=True`` alone.
+
+    Raises TraceError where the file cannot be read or is no trace.
+    """
+    found = _Events()
+    if not any(_FUNCTION.encode() in block for block in Source(path)):
+        return found.hosted(0)
+
+    def take(events: list[Event]) -> None:
+        found.add([event for event in events if event.cat == _FUNCTION and event.ph == "X"])
+
+    return found.hosted(_read_all(path, take, fast=False))
 
 
 def operator_inputs(path: Path) -> OperatorInputs:
@@ -66,48 +86,53 @@ def operator_inputs(path: Path) -> OperatorInputs:
     Raises TraceError where the file cannot be read or is no trace.
     """
     found = _Inputs()
-    numbers = found.read(path)
+    its = found.hosted(_read_all(path, found.take))
     return OperatorInputs(
-        name=found.names.coded(),
+        its.name,
+        its.thread,
+        its.start_ns,
+        its.duration_ns,
         shapes=found.shapes.coded(),
         types=found.types.coded(),
-        **numbers,
     )
 
 
-class _Operators:
-    """The operators so far, without the trace's base time."""
+def _read_all(path: Path, take: Callable[[list[Event]], None], *, fast: bool = True) -> int:
+    """Hand on all events of a file, ``fast`` those that ``scan`` reads; the trace's base time."""
+    document = Document(path, Event, take, fast=fast)
+    for block in Source(path):
+        document.feed(block)
+    document.finish()
+    return base_ns(document.metadata) or 0
+
+
+class _Events:
+    """Those so far, without the trace's base time."""
 
     def __init__(self) -> None:
-        self.names = Names()
+        self._names = Names()
         self._numbers = Numbers(("thread", "start_ns", "duration_ns"))
 
-    def read(self, path: Path) -> dict[str, Int64]:
-        """All of a file; when and on which threads they ran."""
-        document = Document(path, Event, self._take)
-        for block in Source(path):
-            document.feed(block)
-        document.finish()
-        return self._numbers.joined(base_ns(document.metadata) or 0)
+    def hosted(self, since_ns: int) -> Hosted:
+        """Which they are, and when and on which threads they ran."""
+        return Hosted(self._names.coded(), **self._numbers.joined(since_ns))
 
-    def _take(self, events: list[Event]) -> None:
-        its = _operators(events)
-        self._add(its, np.ones(len(its), dtype=np.bool_))
-
-    def _add(self, its: list[Event], which: Bool) -> list[int]:
-        """Some of them, as far as they have times and threads; the rows of those."""
+    def add(self, its: list[Event], which: Bool | None = None) -> list[int]:
+        """Some of these, by default all, as far as they have times and threads; those rows."""
         start_ns = nanoseconds([event.ts for event in its])
         duration_ns = nanoseconds([event.dur for event in its])
         thread = integers([event.tid for event in its])
-        kept = which & (start_ns != NULL) & (duration_ns >= 0) & (thread != NULL)
+        kept = (start_ns != NULL) & (duration_ns >= 0) & (thread != NULL)
+        if which is not None:
+            kept &= which
         rows: list[int] = np.flatnonzero(kept).tolist()
-        self.names.extend([its[row].name or "" for row in rows])
+        self._names.extend([its[row].name or "" for row in rows])
         self._numbers.extend(start_ns[kept], duration_ns=duration_ns[kept], thread=thread[kept])
         return rows
 
 
-class _Inputs(_Operators):
-    """The same, of those with shapes."""
+class _Inputs(_Events):
+    """The operators with shapes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,11 +140,12 @@ class _Inputs(_Operators):
         self._known: dict[bytes, str | None] = {}
         self._types: dict[bytes, str] = {}
 
-    def _take(self, events: list[Event]) -> None:
+    def take(self, events: list[Event]) -> None:
+        """Of some events the operators with shapes."""
         its = _operators(events)
         args = _SHAPED.many([event.args for event in its])
         shapes = [self._shape(_dims(shaped)) if shaped else None for shaped in args]
-        rows = self._add(its, np.array([shape is not None for shape in shapes], dtype=np.bool_))
+        rows = self.add(its, np.array([shape is not None for shape in shapes], dtype=np.bool_))
         self.shapes.extend([shapes[row] for row in rows])
         self.types.extend([self._type(args[row]) for row in rows])
 
