@@ -151,6 +151,8 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
         explained = max((one.cost_ns for one in symptoms(finding)), default=0)
         return finding.cost_ns or max(explained, finding.weighs_ns)
 
+    sure = [one for one in symptoms(None) if one.confidence != "low" and not _may_be_needed(one)]
+
     # What is paid once, or may be meant, goes behind what a program surely pays again and again.
     again = (one for one in symptoms(None) if not RULES[one.rule].paid_once)
     much = [one.cost_ns for one in again if one.confidence != "low"]
@@ -159,8 +161,11 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
     def weight_in_order(finding: Finding) -> int:
         its = weight(finding)
         its = round(_IF_UNSURE * its) if finding.confidence == "low" else its
-        may_be_needed = RULES[finding.rule].may_be_needed and not finding.by_itself
-        its = round(_IF_NOT_NEEDED * its) if may_be_needed else its
+        if _may_be_needed(finding):
+            if finding.cost_ns:  # of which part is theirs, though not most
+                theirs = sum(one.cost_ns for one in sure if finding.rule in _explains(one))
+                its = max(its - theirs, 0)
+            its = round(_IF_NOT_NEEDED * its)
         last = finding.behind or RULES[finding.rule].paid_once
         return min(its, behind) if last else its
 
@@ -170,6 +175,16 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
             yield from placed(finding)
 
     return list(placed(None))
+
+
+def _may_be_needed(finding: Finding) -> bool:
+    return RULES[finding.rule].may_be_needed and not finding.by_itself
+
+
+def _explains(finding: Finding) -> Collection[str]:
+    """The rules whose findings are its symptoms."""
+    its: Collection[str] | None = finding.explains
+    return RULES[finding.rule].explains if its is None else its
 
 
 def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
@@ -190,7 +205,7 @@ def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
             enough = False  # however long others wait for it
         if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
             enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
-        explains = rule.explains if other.explains is None else other.explains
+        explains = _explains(other)
         known = symptom.explained_by == other.rule and (enough or size >= _OF_KNOWN * wanted)
         if (known or (symptom.rule in explains and enough)) and overlap and not elsewhere:
             return other

@@ -18,7 +18,7 @@ from commtrace.causal.edits.wait_edits import called_earlier
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import mended_lags
-from commtrace.metrics.rank.exposed_calls import most_exposed, rows_of_operation
+from commtrace.metrics.rank.exposed_calls import exposed_shares, most_exposed, rows_of_operation
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._at_once import beside_compute, needed_at_once
@@ -28,7 +28,33 @@ from commtrace.rules._overlapped import gathers_parameters, of_gradients_late
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["beside_backward_ns", "hidden_ns"]
+__all__ = ["beside_backward_ns", "hidden_ns", "most_worth_hiding"]
+
+_SOME = 0.2  # of what is exposed
+_FAR_MORE = 2  # times as much
+_NEARLY_ALL = 0.75
+
+
+def most_worth_hiding(run: Measures) -> tuple[str | None, float]:
+    """The operation whose hiding saves most, and its share of what is exposed, in percent.
+
+    That is the most exposed, but where hiding another saves twice as much, and nearly all that
+    hiding both does: what runs behind the other on its stream waits for that as well.
+    """
+    calls, shares = run_graph(run).calls, exposed_shares(run)
+    can_wait = ~needed_at_once(run)[calls.row]
+    most, share = most_exposed(run)
+    names = [name for name, its in shares.items() if name and (its >= 100 * _SOME or name == most)]
+    if most is None or len(names) < 2:
+        return most, share
+    lag_ns, op = launched_unrecorded(run, as_measured(run)), run.rows("collectives", calls.row)
+    waits = [can_wait, *(can_wait & op.coded("op").being(name) for name in names)]
+    edits = (changes(lag_ns, without_waits(run, its, lag_ns)) for its in waits)
+    both, *each = saved_by(run, lag_ns, edits).sum(axis=0).tolist()
+    saves = dict(zip(names, each, strict=True))
+    best = max(names, key=lambda name: saves[name])
+    is_all = saves[best] > max(_NEARLY_ALL * both, _FAR_MORE * saves[most])
+    return (best, shares[best]) if is_all else (most, share)
 
 
 def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.rank.exposed_calls import Called, exposed_ns, rows_of_operation
 from commtrace.metrics.rank.phases import launching_threads, phases
@@ -87,6 +87,7 @@ _PAIRED = (
 _GRADIENTS_BYTES = 1_000_000  # of a step
 _ONE_BUCKET = 0.9  # of the bytes: nothing is left to run beside it
 _REST = 0.05  # of backward: what the last gradients are made with, and packed
+_SCALARS = 1e-5  # of the largest call's bytes
 _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backward
 
 
@@ -113,7 +114,9 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         return _AT_ONCE[needs]
     if gathers_parameters(run, op):
         return (_WRAP if small(run, [op]) else "") + _prefetch(run, calls, rows)
-    of_backward = count > 0 and bool(calls.phase.being("backward").all())
+    launched = rows[run.rows("collectives", rows).ints("launch_ns") != NULL]
+    large = _are_large(run, launched if launched.size else rows)
+    of_backward = count > 0 and bool(calls.phase.being("backward")[large].all())
     # What backward's own thread calls when it is over holds up nothing that it could run beside.
     if held and not of_backward and of_gradients_late(run, op):
         return (
@@ -132,12 +135,20 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
     if of_backward and not _is_of_layers(run, op, rows):
         least = in_half(run, rows) or small(run, [op])
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
-        return f"{op} runs asynchronously{_left(run, rows)}: try {_options(run, op)}{fewer}"
+        left = _left(run, rows[_are_large(run, rows)])
+        return f"{op} runs asynchronously{left}: try {_options(run, op)}{fewer}"
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
         "bytes; the trace does not show whether compute needs it at once"
         f"{_PAIRED if of_backward else ''}"
     )
+
+
+def _are_large(run: Measures, rows: Int64) -> Bool:
+    """Which of these calls are no scalars beside the others, as norms."""
+    size = run.rows("collectives", rows).ints("size_bytes")
+    large: Bool = size >= _SCALARS * size.max(initial=0)
+    return large
 
 
 def _is_of_layers(run: Measures, op: str, rows: Int64) -> bool:

@@ -21,7 +21,7 @@ from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import to_compare
 from commtrace.rules._bound import doing_less
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, per_device
-from commtrace.rules._hidden import beside_backward_ns, hidden_ns
+from commtrace.rules._hidden import beside_backward_ns, hidden_ns, most_worth_hiding
 from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
 from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
@@ -115,7 +115,8 @@ class ExposedCommunication(Rule, frozen=True):
         exposed = median(found.exposed_ns)
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and self._is_much(gain, run):
-            yield self._finding(found, Saving(round(gain), on_top), hidden, run)
+            worth = most_worth_hiding(run) if is_tried else most_exposed(run)
+            yield self._finding(found, Saving(round(gain), on_top), hidden, run, *worth)
         elif hidden < self.hidden_pct and self._is_large(exposed_in_all_ns(run, found), run):
             unsaved = [*self._on_callers_stream(found, run)] if self._is_large(could, run) else []
             if not unsaved and behind is not None and behind.total_ns < could:
@@ -249,11 +250,20 @@ class ExposedCommunication(Rule, frozen=True):
             weighs_ns=round(self.min_step_share * whole(run).time_ns),
         )
 
-    def _finding(self, found: Devices, gain: Saving, hidden: float, run: Measures) -> Finding:
+    def _finding(
+        self,
+        found: Devices,
+        gain: Saving,
+        hidden: float,
+        run: Measures,
+        most: str | None,
+        part: float,
+    ) -> Finding:
         share = share_pct(gain.cost_ns, run)
         exposed = exposed_in_all_ns(run, found)
-        most, part = most_exposed(run)
         op = most or "unknown operations"
+        is_most = most == most_exposed(run)[0]
+        which = f"mostly {op}" if is_most else f"{part:.0f} % of it {op}, which is worth hiding"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls.phase) > 0 and bool(calls.asynchronous.all())
         doubt, first = why_unsure(run, _all_of(run, most))
@@ -265,7 +275,7 @@ class ExposedCommunication(Rule, frozen=True):
             communication,
             summary=(
                 f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"mostly {op}; compute could hide {ms(gain.cost_ns)}"
+                f"{which}; compute could hide {ms(gain.cost_ns)}"
                 f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),

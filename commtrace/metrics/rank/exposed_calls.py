@@ -22,6 +22,7 @@ __all__ = [
     "Called",
     "asynchronous",
     "exposed_ns",
+    "exposed_shares",
     "most_exposed",
     "rows_of_operation",
     "unlaunched_ns",
@@ -37,14 +38,21 @@ def most_exposed(run: Measures) -> tuple[str | None, float]:
 
     None are those whose operation the trace does not show.
     """
+    shares = exposed_shares(run)
+    if not any(shares.values()):
+        return None, 100.0
+    most = max(shares, key=lambda name: shares[name])
+    return most, shares[most]
+
+
+def exposed_shares(run: Measures) -> dict[str | None, float]:
+    """The share of each operation in the exposed time, in percent; None is no operation's name."""
     by_op = exposure(run, by="op")
     op, exposed_ns = by_op.coded("op"), by_op.ints("exposed_ns").clip(min=0)  # 0 where unknown
     each = sums(op.codes.astype(np.int64), exposed_ns, len(op.names) + 1)  # the last has no name
-    total = dict(zip((*op.names, None), each.tolist(), strict=True))
-    if not each.any():
-        return None, 100.0
-    most = max((*sorted(op.names), None), key=lambda name: total[name])
-    return most, 100 * (total[most] / sum(each.tolist()))
+    shares = (100 * each / max(int(each.sum()), 1)).tolist()
+    total = dict(zip((*op.names, None), shares, strict=True))
+    return {name: total[name] for name in (*sorted(op.names), None)}
 
 
 def rows_of_operation(run: Measures, op: str) -> Int64:
