@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SmallRows", "small_rows"]
 
 _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
-_CALL_NS = 100_000  # in which a host calls the next: beyond that it does other things
+_CALL_NS = 100_000  # in which a host calls the next, or a latency: beyond that it does other things
 _HARDLY = 1 / 3  # of the latency: kernels that need the result of the one before take longer
 _READING = 3  # latencies, in which a host reads a result and calls the next, computing hardly
 
@@ -59,7 +59,7 @@ def small_rows(
         (known.ns > min_share * some.typical_ns)
         & (some.operations.ints("size_bytes") <= known.most_bytes)
     )
-    rows = _rows(run, small, known.next_ns)
+    rows = _rows(run, small, known)
     row = _buckets(small, rows, bucket_bytes)
     of_row = _measured(small, row, known)
     several = of_row.count > 1
@@ -83,18 +83,18 @@ def small_rows(
     )
 
 
-def _rows(run: Measures, small: Served, next_ns: float) -> Int64:
+def _rows(run: Measures, small: Served, known: Latency) -> Int64:
     """Numbers the rows of operations without a pause or another one in between.
 
     None is a pause in which GPUs have next to nothing to run until their host calls the next, nor
     on CPUs a few latencies in which it hardly computes, as where it reads each result.
     """
-    its = small.operations
+    its, next_ns = small.operations, known.next_ns
     begin_ns, end_ns = its.ints("last_arrival_ns")[1:], its.ints("last_end_ns")[:-1]
     apart, pause_ns = np.diff(small.place) > 1, begin_ns - end_ns
     begins = apart | (pause_ns > min(next_ns, _PAUSE_NS))
     gpus = bool(on_gpus(its, run).all())
-    most_ns = _CALL_NS if gpus else min(_READING * next_ns, _PAUSE_NS)
+    most_ns = min(max(known.ns, _CALL_NS) if gpus else _READING * next_ns, _PAUSE_NS)
     maybe = np.flatnonzero(begins & ~apart & (pause_ns <= most_ns))
     if maybe.size and (gpus or not len(run.rows("kernels"))):
         computed_ns = _computed_ns(run, its, end_ns[maybe], begin_ns[maybe])
