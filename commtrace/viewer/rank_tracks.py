@@ -1,4 +1,4 @@
-"""What one rank did, as its trace's tables hold it: steps, GPU streams, host threads."""
+"""What one rank did: steps, the lines of its program, GPU streams, host threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from commtrace.arrays import integers
 from commtrace.metrics.rank.rows_of import places_of_rank
+from commtrace.metrics.run.line_looks import line_looks
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import rows
 from commtrace.viewer.slices import Slice, Timeline, apart, draw, nested
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
     from commtrace.measures import Measures
 
-__all__ = ["draw_steps", "draw_streams", "draw_threads"]
+__all__ = ["draw_lines", "draw_steps", "draw_streams", "draw_threads"]
+
+_NEAR_NS = 1_000_000  # what looks at one line leave between them
 
 
 def draw_steps(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
@@ -31,6 +34,28 @@ def draw_steps(run: Measures, timeline: Timeline, name: str, rank: int, parent: 
         its = table[table["thread"] == thread]
         track = f"{name} thread {thread} steps" if len(threads) > 1 else f"{name} steps"
         _draw_nested(run, timeline, track, rank, parent, its, ["step"])
+
+
+def draw_lines(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:
+    """Where in the program its thread was, as the recorder looked at it: a slice for each line."""
+    its = line_looks(run, rank)
+    if its is None or not its.at_ns.size:
+        return
+    end = on_run(run, rank, its.at_ns)
+    start = np.maximum(end - 1000 * its.passed_us, np.append(0, end[:-1]))
+    goes_on = (its.line[1:] == its.line[:-1]) & (start[1:] - end[:-1] < _NEAR_NS)
+    first = np.flatnonzero(np.append(True, ~goes_on))
+    last = np.append(first[1:], end.size) - 1
+    track = timeline.track(f"{name} lines of the program", parent)
+    timeline.slices(
+        track,
+        [
+            Slice(since, until, its.names[line])
+            for since, until, line in zip(
+                start[first].tolist(), end[last].tolist(), its.line[first].tolist(), strict=True
+            )
+        ],
+    )
 
 
 def draw_streams(run: Measures, timeline: Timeline, name: str, rank: int, parent: int) -> None:

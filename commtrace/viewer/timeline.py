@@ -22,7 +22,7 @@ from commtrace.viewer.findings import draw_critical_path, draw_findings
 from commtrace.viewer.operations import draw_operations, draw_waited_for, undrawn_arrows
 from commtrace.viewer.original import draw_original
 from commtrace.viewer.perfetto_file import PerfettoFile
-from commtrace.viewer.rank_tracks import draw_steps, draw_streams, draw_threads
+from commtrace.viewer.rank_tracks import draw_lines, draw_steps, draw_streams, draw_threads
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
@@ -78,7 +78,7 @@ def _draw(analysis: Analysis, timeline: Timeline, keep: str) -> list[str]:
     lost = 0
     for rank, name in names.items():
         timeline.section()
-        for draw in (draw_steps, draw_operations, draw_counters):
+        for draw in (draw_steps, draw_lines, draw_operations, draw_counters):
             draw(run, timeline, name, rank, tracks[rank])
         if keep == "kernels":
             draw_streams(run, timeline, name, rank, tracks[rank])

@@ -11,6 +11,7 @@ from typing import Any
 
 from commtrace.metrics.run.waits import matched
 from commtrace.run import Run
+from commtrace.synthetic import Tiny
 from commtrace.viewer.timeline import write_timeline
 
 
@@ -45,3 +46,22 @@ def ns(micros: str) -> int:
     """Without floating point, in which they are not exact."""
     whole, _, part = micros.partition(".")
     return int(whole) * 1000 + int(part)
+
+
+def test_where_in_the_program_each_rank_was(tmp_path: Path) -> None:
+    """Looks at one line in a row are one slice, from when the one before it was."""
+    run = Tiny(ranks=2, backend="gloo")
+    for rank in (0, 1):
+        run.step(rank, 1, 0, 60_000)
+        same = {"thread": 1, "asynchronous": 0}
+        run.collective(rank, "all_reduce", 45_000, 10_000, size=1 << 20, **same)
+    for at_us, line in ((10_000, "a.py:1 in f"), (20_000, "a.py:1 in f"), (31_000, "a.py:9 in g")):
+        run.look(0, at_us, line, 10_000)
+    file = tmp_path / "run.trace.json.gz"
+    write_timeline(Run(run.trace(), "mine").analysis(select=["desync"]), file)
+    events = json.loads(gzip.decompress(file.read_bytes()), parse_float=str)["traceEvents"]
+    lines = [e for e in events if e["ph"] == "X" and e["name"].startswith("a.py")]
+    assert [(its["name"], ns(str(its["dur"]))) for its in lines] == [
+        ("a.py:1 in f", 20_000_000),
+        ("a.py:9 in g", 10_000_000),
+    ]

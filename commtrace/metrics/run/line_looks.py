@@ -18,9 +18,10 @@ __all__ = ["LineLooks", "line_during", "line_looks"]
 
 
 class LineLooks(Struct, frozen=True, eq=False):
-    """Looks: ``at_ns`` on the rank's own clock, a ``line``, the number of one of ``names``.
+    """Looks in their order: when each was (``at_ns``, on the rank's own clock), and at which line.
 
-    And of the time since the look before all that ``passed_us``, and what the thread ``ran_us``.
+    ``line`` is the number of one of ``names``. Of the time since the look before it are all that
+    ``passed_us``, and what the thread ``ran_us``.
     """
 
     names: tuple[str, ...]
@@ -32,12 +33,13 @@ class LineLooks(Struct, frozen=True, eq=False):
 
 def line_looks(run: Measures, rank: int) -> LineLooks | None:
     """Those at a rank's thread; None where the recorder took none."""
-    known = machines(run)
-    lines = known[rank].lines if rank in known else None
+    machine = machines(run).get(rank)
+    lines = None if machine is None else machine.lines
     if lines is None:
         return None
     every = np.asarray(lines.looks, dtype=np.int64).reshape(-1, 4)
-    return LineLooks(tuple(lines.names), *every[every[:, 1] < len(lines.names)].T)
+    known = every[every[:, 1] < len(lines.names)]
+    return LineLooks(tuple(lines.names), *known[np.argsort(known[:, 0], kind="stable")].T)
 
 
 def line_during(run: Measures, rank: int, when: Intervals) -> str | None:
