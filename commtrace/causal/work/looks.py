@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_intervals
 from commtrace.intervals import inside
 from commtrace.measures import measure
-from commtrace.metrics.run.line_looks import LineLooks, line_looks
+from commtrace.metrics.run.line_looks import LineLooks, by_function, line_looks
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.quantiles import median, medians
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Looks", "longer_at", "looks", "only_there_ns"]
 
 _RUNS = 0.25  # of the time, in which others may have its core: else it waits
-_NUMBER = re.compile(r":\d+")
 _FEW = 5  # looks
 _HARDLY = 0.1  # of what these ranks are there
 
@@ -33,15 +31,13 @@ _HARDLY = 0.1  # of what these ranks are there
 class Looks(Struct, frozen=True, eq=False):
     """The looks at ranks' own work: not at what waits for others.
 
-    ``functions`` are the names of functions, and ``lines`` that of each one's line that most of the
-    looks are at. Each look is at the own work of a ``call``, a row of the graph's, in a
-    ``function``, the number of one; it stands for ``time_ns``. In Python a look ``is_in_python``:
-    the thread ran, and neither an operator nor what has a label. ``ranks`` are all that the
-    recorder looked at.
+    ``lines`` has for each function its line that most of the looks are at. Each look is at the own
+    work of a ``call``, a row of the graph's, in a ``function``, the number of one; it stands for
+    ``time_ns``. In Python a look ``is_in_python``: the thread ran, and neither an operator nor what
+    has a label. ``ranks`` are all that the recorder looked at.
     """
 
     ranks: Int64
-    functions: tuple[str, ...]
     lines: tuple[str, ...]
     call: Int64
     function: Int64
@@ -51,7 +47,7 @@ class Looks(Struct, frozen=True, eq=False):
     def by_rank(self, run: Measures, which: Bool) -> Float64:
         """What some looks stand for: ranks × functions."""
         rank = run_graph(run).calls.rank[self.call]
-        shape = self.ranks.size, len(self.functions)
+        shape = self.ranks.size, len(self.lines)
         cell = np.searchsorted(self.ranks, rank) * shape[1] + self.function
         times = np.bincount(cell[which], self.time_ns[which], shape[0] * shape[1])
         return np.asarray(times.reshape(shape), dtype=np.float64)
@@ -69,17 +65,9 @@ def looks(run: Measures) -> Looks | None:
     call, name, time_ns, in_python = map(np.concatenate, zip(*parts, strict=True))
     if not call.size:
         return None
-    functions = dict[str, int]()
-    of_name = [
-        functions.setdefault(_NUMBER.sub("", line.split(", ")[0]), len(functions)) for line in names
-    ]
-    longest_last = np.argsort(np.bincount(name, time_ns, len(names)), kind="stable").tolist()
-    each = [*names]
-    most = {of_name[code]: each[code] for code in longest_last}
-    lines = tuple(most[number] for number in range(len(functions)))
-    function = np.asarray(of_name, dtype=np.int64)[name]
+    lines, function = by_function([*names], name, time_ns)
     ranks, python = np.asarray([*seen], dtype=np.int64), in_python.astype(np.bool_)
-    return Looks(ranks, tuple(functions), lines, call, function, time_ns, python)
+    return Looks(ranks, tuple(lines), call, function, time_ns, python)
 
 
 def _at_own_work(
@@ -147,5 +135,5 @@ def _beside(
     """
     times, mine = its.by_rank(run, which), np.isin(its.ranks, list(ranks))
     if not mine.any() or mine.all():
-        return (nothing := np.zeros(len(its.functions))), nothing
+        return (nothing := np.zeros(len(its.lines))), nothing
     return times[mine].mean(axis=0), np.asarray(medians(times[~mine], axis=0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +16,9 @@ from commtrace.metrics.run.machines import machines
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["LineLooks", "line_during", "line_looks"]
+__all__ = ["LineLooks", "by_function", "line_during", "line_looks"]
+
+_NUMBER = re.compile(r":\d+")
 
 
 class LineLooks(Struct, frozen=True, eq=False):
@@ -40,6 +44,21 @@ def line_looks(run: Measures, rank: int) -> LineLooks | None:
     every = np.asarray(lines.looks, dtype=np.int64).reshape(-1, 4)
     known = every[every[:, 1] < len(lines.names)]
     return LineLooks(tuple(lines.names), *known[np.argsort(known[:, 0], kind="stable")].T)
+
+
+def by_function(names: Sequence[str], line: Int64, time_ns: Int64) -> tuple[list[str], Int64]:
+    """For functions that looks are at its line with most of the time, and which each look is in.
+
+    ``line`` is the number of one of ``names``.
+    """
+    functions = dict[str, int]()
+    of_name = [
+        functions.setdefault(_NUMBER.sub("", name.split(", ")[0]), len(functions)) for name in names
+    ]
+    longest_last = np.argsort(np.bincount(line, time_ns, len(names)), kind="stable").tolist()
+    most = {of_name[number]: names[number] for number in longest_last}
+    lines = [most[number] for number in range(len(functions))]
+    return lines, np.asarray(of_name, dtype=np.int64)[line]
 
 
 def line_during(run: Measures, rank: int, when: Intervals) -> str | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, sums
-from commtrace.causal.path_causes import labelled_on_path
+from commtrace.causal.path_causes import labelled_on_path, lines_on_path
 from commtrace.causal.run.replayable import need_replay, replayable
 from commtrace.causal.steps import path_of
-from commtrace.diagnosis import CannotLook, Cause
+from commtrace.diagnosis import CannotLook
 from commtrace.reports.content.tables import Section
 from commtrace.trace_tables import MISSING_RANK
 from commtrace.units import clean, duration, percent
@@ -57,20 +57,25 @@ def lacking(run: Measures) -> str | None:
 
 
 def of_run(path: Rows, run: Measures) -> str:
-    """The kinds of a run's path as measured, with what its labels name of the host's."""
-    return shares(path, run, labelled_on_path(run))
+    """The kinds of a run's path as measured, with what is known of the host's."""
+    named = {CAUSE_NAMES[cause]: time for cause, time in labelled_on_path(run).items()}
+    lines = lines_on_path(run)
+    if lines:
+        most = max(lines, key=lambda line: lines[line])
+        named[f"at {clean(most.split(', ')[0].rpartition('/')[2])}"] = lines[most]
+    return shares(path, run, named)
 
 
-def shares(path: Rows, run: Measures, labelled: Mapping[Cause, int] | None = None) -> str:
+def shares(path: Rows, run: Measures, named: Mapping[str, int] | None = None) -> str:
     """The kinds of a path, the longest first, those below half a percent left out.
 
     Of transfers also the operations, if several have a twentieth of the path, and of the host's
-    what is ``labelled``, in ns, if that has as much. Where ranks have no file, transfers may be
+    what is ``named``, in ns, if that has as much. Where ranks have no file, transfers may be
     waiting for these.
     """
     whole = int(path.ints("time_ns").sum())
     ops = _of(path.take(path.coded("kind").being("transfer")), "op", _LONG * whole)
-    causes = Counter({CAUSE_NAMES[cause]: time for cause, time in (labelled or {}).items()})
+    causes = Counter(named or {})
     parts = {
         "transfer": ops if len(ops) > 1 else [],
         "host": [its for its in causes.most_common() if its[1] >= _LONG * whole],
