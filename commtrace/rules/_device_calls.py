@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64
-from commtrace.causal.edits.rank_edits import doing_nothing_within, not_blocking
+from commtrace.causal.edits.rank_edits import doing_nothing_within, not_waiting_within
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit
 from commtrace.intervals import union
@@ -80,8 +80,9 @@ def not_called(run: Measures, calls: Mapping[int, Rows]) -> Edit:
     def edit(lag_ns: Lags) -> Int64:
         lag: Int64 = lag_ns.astype(np.int64)
         for rank, its in calls.items():
-            not_blocking(run, rank, end_ns(its), 0, lag)
-            doing_nothing_within(run, rank, union(its.ints("start_ns"), end_ns(its)), lag)
+            when = union(its.ints("start_ns"), end_ns(its))
+            not_waiting_within(run, rank, when, lag)
+            doing_nothing_within(run, rank, when, lag)
         return lag
 
     return edit

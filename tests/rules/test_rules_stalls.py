@@ -213,3 +213,28 @@ def test_where_in_the_program_a_stalled_host_is() -> None:
             run.collective(rank, "all_reduce", at + 14_020, 1900, size=1 << 20, launch_ns=launched)
     (its,) = diagnose(run.trace(), select=["launch-gap"]).findings
     assert its.advice.startswith("at data.py:88 in decode: look at what the host does meanwhile")
+
+
+def test_memory_that_is_not_freed_waits_for_nothing() -> None:
+    """Each step's all_reduce of 3 ms could run beside the 2 ms that are launched behind cudaFree.
+
+    That waits for it, and takes 0.4 ms more, so that its wait is over before the call is.
+    """
+    run = Tiny(2)
+    for step in range(12):
+        for rank in range(2):
+            at = 6_600 * step
+            run.step(rank, step, at, 6_600)
+            run.kernel(rank, at + 30, 1_000, launch_ns=BASE_NS + 1000 * (at + 10))
+            launched = BASE_NS + 1000 * (at + 20)
+            run.collective(rank, "all_reduce", at + 1_035, 3_000, size=1 << 20, launch_ns=launched)
+            for start, took, name in (
+                (25, 4_420, "Free"),
+                (4_446, 3, "Free"),
+                (4_450, 10, "Malloc"),
+            ):
+                run.blocking_call(rank, f"cuda{name}", at + start, took)
+            run.kernel(rank, at + 4_480, 2_000, launch_ns=BASE_NS + 1000 * (at + 4_470))
+            run.blocking_call(rank, "cudaStreamSynchronize", at + 4_475, 2_015)
+    (its,) = diagnose(run.trace(), select=["host-sync"]).findings
+    assert its.cost_ns == pytest.approx(12 * 2.44e6, rel=0.05)

@@ -12,7 +12,7 @@ from commtrace.causal.replay.graph import DROPPED
 from commtrace.causal.run.builder import COPY, FEED, HOST, JOIN, WAIT
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
-from commtrace.intervals import covered
+from commtrace.intervals import covered, inside
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import on_run
 
@@ -29,6 +29,7 @@ __all__ = [
     "not_blocking",
     "not_feeding",
     "not_launching",
+    "not_waiting_within",
 ]
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -113,6 +114,18 @@ def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns:
     last = np.searchsorted(done, resumed_ns, side="right") - 1
     soon = (last >= 0) & (resumed_ns - done[last] <= soon_ns + _CLOCKS_NS)
     lag_ns[joins[soon]] = DROPPED
+
+
+def not_waiting_within(run: Measures, rank: int, when: Intervals, lag_ns: Int64) -> None:
+    """A rank's host waits for nothing within a merged set of times, on its own clock.
+
+    Who frees memory goes on freeing once what it waited for is done.
+    """
+    its, joins = run_graph(run), _edges(run, JOIN, rank)
+    joins = joins[_of_hosts(run)[its.graph.target[joins]]]
+    begin, end = (on_run(run, rank, times) for times in when)
+    there = inside(its.graph.time_ns[its.graph.target[joins]], (begin, end + _CLOCKS_NS))
+    lag_ns[joins[there]] = DROPPED
 
 
 def copying_within(
