@@ -33,7 +33,7 @@ _BROKEN = {
     "truncated": ("broke off", "record again, and stop the profiler before the process ends"),
     "unreadable": ("cannot be read", "copy it, or record it, again"),
     "several-ranks": (
-        "is of several processes",
+        "came from several processes",
         "give the file that each process wrote, not one made of them",
     ),
     "bad-events": ("held impossible events", "record again: what is left is analysed"),
