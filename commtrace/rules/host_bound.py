@@ -21,6 +21,7 @@ from commtrace.metrics.run.whole import (
     share_pct,
     worth_reporting,
 )
+from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import clean, ms
@@ -28,7 +29,8 @@ from commtrace.units import clean, ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_MOSTLY = 0.8  # of the looks at a function
+_MOSTLY = 0.6  # of the time at a function, in which others may have its core
+_AS_USUAL = 0.5  # of what is typical: who does so much does it, too
 _NAMED = 3
 _PART = 0.1  # of all of it: less is not named
 
@@ -38,11 +40,11 @@ class HostBound(Rule, frozen=True):
 
     What it detects
         Functions of the program in which ranks' threads compute outside of torch, as
-        ``commtrace record`` sees by looking at them every 10 ms: those of which four of five looks
-        find neither an operator nor a loader's, a checkpoint's or the garbage
-        collector's label. The run is replayed without that time, as far as the median rank takes
-        as long in the same step: what one takes longer than the others is a straggler's. It fires
-        where this saves at least ``min_step_share`` of the steps' time.
+        ``commtrace record`` sees by looking at them every 10 ms: those in which the thread runs for
+        three fifths of the time at least, and neither an operator nor what has a loader's, a
+        checkpoint's or the garbage collector's label. The run is replayed without that time, as far
+        as the median rank takes as long in the same step: what one takes longer than the others is
+        a straggler's. It fires where this saves at least ``min_step_share`` of the steps' time.
 
     Why it costs time
         Python runs on one core, and what waits for it are operators and communication of all ranks.
@@ -74,15 +76,18 @@ class HostBound(Rule, frozen=True):
         gain = saving(run, lambda lag_ns: without(run, its, lag_ns), 0, self.min_step_share)
         if not worth_reporting(min(gain.cost_ns, gain.left_ns), run, self.min_step_share):
             return
-        each_ns = its.steps_ns.mean(axis=0)
+        each_ns, loops = its.steps_ns.mean(axis=0), its.steps_ns.sum(axis=1)
+        ranks = tuple(its.ranks[loops >= _AS_USUAL * median(loops)].tolist())
+        who = "all" if len(ranks) == its.ranks.size else len(ranks)
         taken = taken_cores(run)
         graph = run_graph(run)
         yield self.finding(
             (graph.calls.start_ns, graph.calls.last_ns),
-            summary=f"all ranks run Python and no operator for {ms(float(each_ns.mean()))} of each "
-            f"{'step' if has_steps(run) else 'tenth of the run'}, {_where(run, seen, functions)}"
+            summary=f"{who} ranks run Python and no operator for {ms(float(each_ns.mean()))} of "
+            f"each {'step' if has_steps(run) else 'tenth of the run'}, "
+            + _where(run, seen, functions)
             + (f" (not sure: {taken})" if taken else ""),
-            ranks=tuple(its.ranks.tolist()),
+            ranks=ranks,
             streams=(),
             saving=gain,
             cause="host",
@@ -114,8 +119,8 @@ class HostBound(Rule, frozen=True):
 
 def _in_python(run: Measures, seen: Looks) -> Int64:
     """The functions that compute outside of torch, the longest first."""
-    every = seen.by_rank(run, np.ones(seen.call.size, np.bool_)).sum(axis=0)
-    python = seen.by_rank(run, seen.is_in_python).sum(axis=0)
+    every = seen.by_rank(run, seen.time_ns).sum(axis=0)
+    python = seen.by_rank(run, seen.python_ns).sum(axis=0)
     which = np.flatnonzero((python > 0) & (python >= _MOSTLY * every))
     longest: Int64 = which[np.argsort(-python[which], kind="stable")]
     return longest
@@ -123,16 +128,16 @@ def _in_python(run: Measures, seen: Looks) -> Int64:
 
 def _together(run: Measures, seen: Looks, functions: Int64) -> Alike:
     """What ranks take for these, as far as they take alike."""
-    there = np.isin(seen.function, functions) & seen.is_in_python
+    there = np.isin(seen.function, functions)
     calls = run_graph(run).calls.rank.size
-    part = np.bincount(seen.call[there], seen.time_ns[there], calls).astype(np.int64)
+    part = np.bincount(seen.call[there], seen.python_ns[there], calls).astype(np.int64)
     return alike(run, np.minimum(part, own_parts(run)["host"]))
 
 
 def _where(run: Measures, seen: Looks, functions: Int64) -> str:
     """The lines where that is, with what each takes a step."""
     steps = max(run_graph(run).step_ns.size, 1)
-    python: Float64 = seen.by_rank(run, seen.is_in_python).mean(axis=0)[functions] / steps
+    python: Float64 = seen.by_rank(run, seen.python_ns).mean(axis=0)[functions] / steps
     named = [
         f"{clean(seen.lines[number])} ({ms(time)})"
         for number, time in zip(functions.tolist(), python.tolist(), strict=True)

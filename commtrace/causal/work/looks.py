@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, distinct
+from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_intervals
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Looks", "longer_at", "looks", "only_there_ns"]
 
-_RUNS = 0.25  # of the time, in which others may have its core: else it waits
+_RUNS = 0.4  # of the time, in which others may have its core: else it waits
 _FEW = 5  # looks
 _HARDLY = 0.1  # of what these ranks are there
 
@@ -33,8 +33,8 @@ class Looks(Struct, frozen=True, eq=False):
 
     ``lines`` has for each function its line that most of the looks are at. Each look is at the own
     work of a ``call``, a row of the graph's, in a ``function``, the number of one; it stands for
-    ``time_ns``. In Python a look ``is_in_python``: the thread ran, and neither an operator nor what
-    has a label. ``ranks`` are all that the recorder looked at.
+    ``time_ns``. In Python is what the thread ran of that, ``python_ns``, if it mostly ran, and
+    neither an operator nor what has a label. ``ranks`` are all that the recorder looked at.
     """
 
     ranks: Int64
@@ -42,14 +42,14 @@ class Looks(Struct, frozen=True, eq=False):
     call: Int64
     function: Int64
     time_ns: Int64
-    is_in_python: Bool
+    python_ns: Int64
 
-    def by_rank(self, run: Measures, which: Bool) -> Float64:
-        """What some looks stand for: ranks × functions."""
+    def by_rank(self, run: Measures, time_ns: Int64) -> Float64:
+        """Sums of a time of each look: ranks × functions."""
         rank = run_graph(run).calls.rank[self.call]
         shape = self.ranks.size, len(self.lines)
         cell = np.searchsorted(self.ranks, rank) * shape[1] + self.function
-        times = np.bincount(cell[which], self.time_ns[which], shape[0] * shape[1])
+        times = np.bincount(cell, time_ns, shape[0] * shape[1])
         return np.asarray(times.reshape(shape), dtype=np.float64)
 
 
@@ -62,18 +62,18 @@ def looks(run: Measures) -> Looks | None:
         return None
     names = dict[str, int]()
     parts = [_at_own_work(run, rank, its, names) for rank, its in seen.items()]
-    call, name, time_ns, in_python = map(np.concatenate, zip(*parts, strict=True))
+    call, name, time_ns, python_ns = map(np.concatenate, zip(*parts, strict=True))
     if not call.size:
         return None
     lines, function = by_function([*names], name, time_ns)
-    ranks, python = np.asarray([*seen], dtype=np.int64), in_python.astype(np.bool_)
-    return Looks(ranks, tuple(lines), call, function, time_ns, python)
+    ranks = np.asarray([*seen], dtype=np.int64)
+    return Looks(ranks, tuple(lines), call, function, time_ns, python_ns)
 
 
 def _at_own_work(
     run: Measures, rank: int, its: LineLooks, names: dict[str, int]
 ) -> tuple[Int64, ...]:
-    """Of each look at own work its call, the line's number in ``names``, time, and if in Python."""
+    """Of each look at own work its call, the line's number in ``names``, all time, in Python."""
     number = [names.setdefault(name, len(names)) for name in its.names]
     at = on_run(run, rank, its.at_ns)
     end, begin, call = _segments(run, rank)
@@ -81,11 +81,11 @@ def _at_own_work(
         return (np.empty(0, np.int64),) * 4
     near = np.searchsorted(end[:-1], at)
     own = (begin[near] < at) & (at <= end[near])
-    in_python = its.ran_us >= _RUNS * its.passed_us
+    python_ns = np.where(its.ran_us >= _RUNS * its.passed_us, 1000 * its.ran_us, 0)
     for when in own_intervals(run, rank).values():
-        in_python &= ~inside(at, when)
+        python_ns[inside(at, when)] = 0
     line = np.asarray(number, np.int64)[its.line]
-    found = call[near], line, 1000 * its.passed_us, in_python.astype(np.int64)
+    found = call[near], line, 1000 * its.passed_us, python_ns
     return tuple(each[own] for each in found)
 
 
@@ -108,7 +108,7 @@ def longer_at(run: Measures, ranks: Collection[int]) -> tuple[str, float] | None
     its = looks(run)
     if its is None:
         return None
-    mine, others = _beside(run, its, ranks, np.ones(its.call.size, np.bool_))
+    mine, others = _beside(run, its, ranks, its.time_ns)
     more = mine - others
     longest = int(more.argmax())
     if more[longest] < _FEW * median(its.time_ns):
@@ -121,19 +121,19 @@ def only_there_ns(run: Measures, ranks: Collection[int]) -> float:
     its = looks(run)
     if its is None:
         return 0.0
-    mine, others = _beside(run, its, ranks, its.is_in_python)
+    mine, others = _beside(run, its, ranks, its.python_ns)
     only = (mine >= _FEW * median(its.time_ns)) & (others <= _HARDLY * mine)
     return float(mine[only].sum())
 
 
 def _beside(
-    run: Measures, its: Looks, ranks: Collection[int], which: Bool
+    run: Measures, its: Looks, ranks: Collection[int], time_ns: Int64
 ) -> tuple[Float64, Float64]:
-    """What some looks stand for, by function: of these ranks in the mean, of others the median.
+    """Sums of a time of each look by function: of these ranks in the mean, of others the median.
 
     Nothing where none of either were looked at.
     """
-    times, mine = its.by_rank(run, which), np.isin(its.ranks, list(ranks))
+    times, mine = its.by_rank(run, time_ns), np.isin(its.ranks, list(ranks))
     if not mine.any() or mine.all():
         return (nothing := np.zeros(len(its.lines))), nothing
     return times[mine].mean(axis=0), np.asarray(medians(times[~mine], axis=0))
