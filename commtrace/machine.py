@@ -12,6 +12,7 @@ __all__ = ["Lines", "Machine"]
 _Count = Annotated[int, Meta(gt=0, lt=2**31)]
 _Seconds = Annotated[float, Meta(ge=0, lt=1e12)]
 _Length = Annotated[int, Meta(ge=0, lt=2**62)]
+_Core = Annotated[int, Meta(ge=0, lt=2**31)]
 _Moment = Annotated[int, Meta(gt=0, lt=2**62)]
 
 
@@ -30,13 +31,13 @@ class Lines(Struct, frozen=True):
 class Machine(Struct, frozen=True):
     """As the recorder noted it, in trace and manifest; None where it could not.
 
-    The ``cores`` of the machine and those ``usable_cores`` that the process might use, with as
-    many ``processes`` that share them, and with how many ``threads`` this one's operators compute;
-    the ``seconds`` recorded, in which all processes of the machine were ``busy_s`` and this one
-    took ``own_s`` of processor time. ``steps`` has for each step its number, and what its thread
-    ran, waited for a core, and its process ran, in µs. ``core_speed`` is when a fixed piece of work
-    was done, in Unix ns of the rank's own clock, and what it took of the processor, in ns.
-    ``lines`` is where in the program its thread was.
+    The ``cores`` of the machine and those ``usable_cores`` that the process might use, which have
+    these ``core_ids``, with as many ``processes`` that share them, and with how many ``threads``
+    this one's operators compute; the ``seconds`` recorded, in which all processes of the machine
+    were ``busy_s`` and this one took ``own_s`` of processor time. ``steps`` has for each step its
+    number, and what its thread ran, waited for a core, and its process ran, in µs. ``core_speed``
+    is when a fixed piece of work was done, in Unix ns of the rank's own clock, and what it took of
+    the processor, in ns. ``lines`` is where in the program its thread was.
     """
 
     cores: _Count | None = None
@@ -49,6 +50,7 @@ class Machine(Struct, frozen=True):
     steps: list[tuple[int, int, int, int]] | None = None
     core_speed: list[tuple[_Moment, _Moment]] | None = None
     lines: Lines | None = None
+    core_ids: list[_Core] | None = None
 
     @classmethod
     def of(cls, said: Any) -> Machine | None:

@@ -17,6 +17,7 @@ from commtrace.record.without import wanted
 __all__ = ["Machine"]
 
 _IDLE = (3, 4)  # the columns of /proc/stat that are none of work: idle, iowait
+_MOST_CORES = 1024  # of one process
 _GUESTS = 8  # from here on what is counted before, too
 
 
@@ -77,6 +78,7 @@ def _between(began: _Reading, ended: _Reading) -> dict[str, Any]:
     return {
         "cores": os.cpu_count(),
         "usable_cores": len(usable(0)) if usable else None,
+        "core_ids": sorted(usable(0))[:_MOST_CORES] if usable else None,
         "processes": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         "threads": torch.get_num_threads(),
         "seconds": round(ended.at_s - began.at_s, 4),

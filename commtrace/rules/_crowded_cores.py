@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from commtrace.causal.work.cores import foreign_load
+from commtrace.causal.work.cores import bound_together, foreign_load
 from commtrace.machine import Machine
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.machines import machines
@@ -25,7 +25,8 @@ class Crowded(Struct, frozen=True):
 
     The rank that waits longest did so for ``waited_ns`` in all, ``share`` of the time in which it
     ran or waited, in so many ``steps``. ``too_many`` are the ranks with more threads than their
-    part of the cores, and ``others`` the share of these that other processes took.
+    part of the cores, and ``others`` the share of these that other processes took. They are
+    ``bound`` to these cores if others of the host are left to others.
     """
 
     ranks: tuple[int, ...]
@@ -36,6 +37,7 @@ class Crowded(Struct, frozen=True):
     steps: int
     too_many: tuple[int, ...]
     others: float
+    bound: bool
 
     @property
     def fit(self) -> int:
@@ -50,6 +52,10 @@ class Crowded(Struct, frozen=True):
 
 def crowded_cores(run: Measures) -> Crowded | None:
     """The host whose threads wait longest for cores, of those with too many; None if none has."""
+    if bound := bound_together(run):
+        known = machines(run)
+        cores = len(known[bound[0]].core_ids or ())
+        return _sharing(run, {rank: known[rank] for rank in bound}, cores, bound)
     on = hosts(run)
     by_host: dict[str | None, dict[int, Machine]] = {}
     for rank, its in machines(run).items():
@@ -59,17 +65,26 @@ def crowded_cores(run: Measures) -> Crowded | None:
 
 
 def _of_host(run: Measures, its: dict[int, Machine]) -> Crowded | None:
-    threads = {rank: one.threads for rank, one in its.items() if one.threads is not None}
     cores = {one.usable_cores for one in its.values()}
     (shared,) = cores if len(cores) == 1 else (None,)
     processes = {one.processes for one in its.values()}
-    if shared is None or len(threads) < len(its) or processes != {len(its)}:
+    if shared is None or processes != {len(its)}:
         return None
     there = max((one.cores or shared for one in its.values()), default=shared)
     if shared < there and shared * len(its) <= there:
         return None  # each may have cores of its own
+    return _sharing(run, its, shared)
+
+
+def _sharing(
+    run: Measures, its: dict[int, Machine], shared: int, bound: tuple[int, ...] = ()
+) -> Crowded | None:
+    """These ranks on so many cores; None if they hardly wait for these, or nothing tells."""
+    threads = {rank: one.threads for rank, one in its.items() if one.threads is not None}
+    if len(threads) < len(its):
+        return None
     fit = max(shared // len(its), 1)
-    too_many = tuple(sorted(rank for rank, count in threads.items() if count > fit))
+    too_many = tuple(sorted(rank for rank, count in threads.items() if count > fit)) or bound
     waits = [(*_waited(one), len(one.steps or ())) for one in its.values()]
     waited_us, ran_us, steps = max(waits)
     share = waited_us / max(waited_us + ran_us, 1)
@@ -84,6 +99,7 @@ def _of_host(run: Measures, its: dict[int, Machine]) -> Crowded | None:
         steps=steps,
         too_many=too_many,
         others=foreign_load(run, [*its]) or 0.0,
+        bound=bool(bound),
     )
 
 

@@ -25,6 +25,10 @@ from commtrace.units import counted, ms, percent
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
+_BIND = (
+    "bind each process to cores of its own, or to none (taskset -pc PID, os.sched_getaffinity(0): "
+    "launchers and containers bind, too); they wait for each other's time on these"
+)
 _BESIDE = 0.8  # of a kernel's time
 _ALONE = Table(
     "alone",
@@ -46,7 +50,8 @@ class Contention(Rule, frozen=True):
         ``min_step_share`` of the steps' time was lost that way, by these kernels and, taken to be
         as much slower, by what else ran beside communication, up to three times as much.
         On CPUs processes that compute with more threads, together, than the cores they may use,
-        where the one that waits longest for a core does so for a tenth of its time or more.
+        where the one that waits longest for a core does so for a tenth of its time or more; so it
+        is of processes that are bound to the same cores, though the host has others.
 
     Why it costs time
         Communication kernels occupy multiprocessors and memory bandwidth that compute needs.
@@ -108,9 +113,9 @@ class Contention(Rule, frozen=True):
         return self.finding(
             (start, start + steps.ints("duration_ns")),
             summary=(
-                f"{len(its.ranks)} processes of {least}{most} threads each share "
-                f"{counted(its.cores, 'core')}: a rank waits for one for "
-                f"{ms(its.waited_ns / max(its.steps, 1))} of each step"
+                f"{len(its.ranks)} processes of {least}{counted(most, 'thread')} each "
+                f"{'are bound to' if its.bound else 'share'} {counted(its.cores, 'core')}: a rank "
+                f"waits for one for {ms(its.waited_ns / max(its.steps, 1))} of each step"
                 + (unsure if not its.is_sure else "")
             ),
             ranks=its.too_many if len(its.too_many) < len(run.rows("ranks")) else (),
@@ -119,7 +124,9 @@ class Contention(Rule, frozen=True):
                 Evidence("waiting for a core", 100 * its.share, "%"),
                 Evidence("cores that others took", 100 * its.others, "%"),
             ),
-            advice=(
+            advice=_BIND
+            if its.bound
+            else (
                 f"torch.set_num_threads({its.fit}), or OMP_NUM_THREADS={its.fit} (torchrun sets 1 "
                 "where nothing is set): threads without a core slow those that have one"
             ),

@@ -71,3 +71,30 @@ def test_all_else_is_none(machines: tuple[dict[str, Any], ...]) -> None:
 
 def test_a_trace_without_steps_is_none() -> None:
     assert not found(machine(4, 16_000), machine(4, 16_000), steps=0)
+
+
+def bound(*core_ids: list[int], waited_us: int = 16_000) -> list[Finding]:
+    """Ranks of one thread each, on a host of four cores, bound to these."""
+    its = {"cores": 4, "processes": len(core_ids)}
+    machines = (
+        machine(1, waited_us, usable_cores=len(ids), core_ids=ids, **its) for ids in core_ids
+    )
+    return found(*machines)
+
+
+def test_processes_that_are_bound_to_one_core() -> None:
+    (finding,) = bound([2], [2])
+    assert "2 processes of 1 thread each are bound to 1 core" in finding.summary
+    assert "16 ms of each step" in finding.summary
+    assert finding.advice.startswith("bind each process to cores of its own")
+    (finding,) = bound([0], [2], [2])
+    assert finding.ranks == (1, 2)
+
+
+@pytest.mark.parametrize("core_ids", [([1], [2]), ([0, 1], [0, 1]), ([0, 1, 2, 3],) * 2])
+def test_processes_with_cores_enough_are_none(core_ids: tuple[list[int], ...]) -> None:
+    assert not bound(*core_ids)
+
+
+def test_bound_processes_that_hardly_wait_are_none() -> None:
+    assert not bound([2], [2], waited_us=500)

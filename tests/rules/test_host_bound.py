@@ -100,3 +100,15 @@ def test_python_that_others_do_not_run_is_no_chance_of_shared_cores() -> None:
         diagnose(run, select=["straggler"]).findings[0].confidence for run in (its_own, same)
     ]
     assert confidence == ["high", "low"]
+
+
+def test_who_is_bound_to_the_cores_of_others_is_doubted() -> None:
+    run = awake(looping((6_000, 36_000)), (6_000, 36_000))
+    machines = {
+        rank: structs.replace(its, cores=4, core_ids=[1]) for rank, its in run.machines.items()
+    }
+    (its,) = diagnose(replace(run, machines=machines), select=["straggler"]).findings
+    assert its.confidence == "low"
+    assert "ranks 0–1 are bound to the same cores, and take these by turns" in its.summary
+    (its,) = diagnose(run, select=["straggler"]).findings
+    assert its.confidence == "high"

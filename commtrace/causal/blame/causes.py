@@ -15,7 +15,7 @@ from commtrace.causal.run.builder import DEVICES, FEED, HOSTS
 from commtrace.causal.run.calls import op_and_dimension
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.core_speed import slower_core
-from commtrace.causal.work.cores import asleep_ns, fight, processor, taken_cores
+from commtrace.causal.work.cores import asleep_ns, bound_together, fight, processor, taken_cores
 from commtrace.causal.work.on_core import on_core
 from commtrace.causal.work.segments import LABELLED, own_parts, own_work, work_on_cores
 from commtrace.causal.work.usual import of_the_rest
@@ -23,7 +23,7 @@ from commtrace.diagnosis import Cause
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median, medians
-from commtrace.units import ms
+from commtrace.units import ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -144,6 +144,9 @@ def doubt_of(
         return f"the trace shows for {share} of the GPUs' work what it waited for"
     if sure:
         return None
+    bound = set(bound_together(run))
+    if bound & {*ranks} and bound - {*ranks}:
+        return f"{numbered('rank', bound)} are bound to the same cores, and take these by turns"
     if spikes and cause and (theirs := _others_stall(run, ranks, cause, spikes)):
         return f"in the same steps the others stall so, too, for {ms(round(theirs))}"
     # Who waited for a core is known; not who waited once for a disk or a lock that others held, nor

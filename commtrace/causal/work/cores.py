@@ -28,6 +28,7 @@ __all__ = [
     "FULL",
     "Processor",
     "asleep_ns",
+    "bound_together",
     "cores_used",
     "fight",
     "foreign_load",
@@ -173,6 +174,22 @@ def taken_cores(run: Measures, ranks: Collection[int] | None = None) -> str | No
         return None
     share = f"{100 * foreign:.0f} %"
     return f"other processes took {share} of the CPU cores meanwhile, and left none idle"
+
+
+def bound_together(run: Measures) -> tuple[int, ...]:
+    """Ranks of one host that are bound to the very same cores, fewer than the host's and than they.
+
+    The most of those on one host; none where no recording says to which they are bound.
+    """
+    on, sharing = hosts(run), dict[tuple[object, ...], list[int]]()
+    for rank, its in machines(run).items():
+        cores = its.core_ids
+        if cores and its.cores and len(cores) < its.cores:
+            sharing.setdefault((on.get(rank), *cores), []).append(rank)
+    many: list[list[int]] = [
+        ranks for (_, *cores), ranks in sharing.items() if len(ranks) > len(cores)
+    ]
+    return tuple(sorted(sorted(many, key=len)[-1])) if many else ()
 
 
 def full_cores(run: Measures) -> str | None:
