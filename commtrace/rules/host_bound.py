@@ -1,8 +1,9 @@
-"""Every rank runs Python of the program's own, and no operator."""
+"""Every rank runs Python of the program's own, and no operator, collects garbage, or saves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import taken_cores
 from commtrace.causal.work.looks import Looks, looks
 from commtrace.causal.work.segments import own_parts
-from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.diagnosis import CannotLook, Cause, Evidence, Finding
 from commtrace.metrics.run.whole import (
     has_steps,
     of_time,
@@ -22,7 +23,9 @@ from commtrace.metrics.run.whole import (
     worth_reporting,
 )
 from commtrace.quantiles import median
+from commtrace.rules._advice import ADVICE
 from commtrace.rules._rule import Rule
+from commtrace.rules._stalls import SAVE
 from commtrace.synthetic import Tiny
 from commtrace.units import clean, ms
 
@@ -30,13 +33,25 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _MOSTLY = 0.6  # of the time at a function, in which others may have its core
+_LABELLED: dict[Cause, tuple[str, str]] = {
+    "garbage-collection": (
+        "collect garbage",
+        f"leave gc.collect() out of the steps, or {ADVICE['garbage-collection']}",
+    ),
+    "checkpoint": ("save checkpoints", SAVE),
+}
+"""What all may do that has a label: in words, and what to do."""
+_ADVICE = (
+    "do it beforehand or in a loader's workers, with tensors' operators in place of loops, or less "
+    "often"
+)
 _AS_USUAL = 0.5  # of what is typical: who does so much does it, too
 _NAMED = 3
 _PART = 0.1  # of all of it: less is not named
 
 
 class HostBound(Rule, frozen=True):
-    """Every rank runs Python of the program's own, and no operator.
+    """Every rank runs Python of the program's own, and no operator, collects garbage, or saves.
 
     What it detects
         Functions of the program in which ranks' threads compute outside of torch, as
@@ -45,6 +60,9 @@ class HostBound(Rule, frozen=True):
         checkpoint's or the garbage collector's label. The run is replayed without that time, as far
         as the median rank takes as long in the same step: what one takes longer than the others is
         a straggler's. It fires where this saves at least ``min_step_share`` of the steps' time.
+
+        Garbage that all ranks collect, and checkpoints that all save, are found in the same way,
+        by their labels, on GPUs as well.
 
     Why it costs time
         Python runs on one core, and what waits for it are operators and communication of all ranks.
@@ -55,44 +73,55 @@ class HostBound(Rule, frozen=True):
         log and compute metrics less often.
 
     Blind spots
-        Only recordings of commtrace's have such looks, and only where operators run on CPUs: on
-        GPUs see ``launch-gap``. Python may be what the program is for, as an environment or a
-        search: less of it counts when findings are ordered.
+        Only recordings of commtrace's have such looks, which count only where operators run on
+        CPUs: on GPUs see ``launch-gap``. Python may be what the program is for, as an environment
+        or a search: less of it counts when findings are ordered.
     """
 
+    explains: ClassVar[tuple[str, ...]] = ("launch-gap",)
     may_be_needed: ClassVar[bool] = True
 
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding, of all ranks."""
+        """At most one finding of each kind, of all ranks that do so."""
+        for cause, (does, advice) in _LABELLED.items():
+            its = alike(run, own_parts(run)[cause])
+            for found in self._findings(run, its, cause, does, advice):
+                yield replace(found, by_itself=True)  # what it is says that it can be done without
         if not run_graph(run).calls.on_cpu.all():
             raise CannotLook("needs ranks that compute on CPUs")
         seen = looks(run)
         if seen is None:
             raise CannotLook("needs looks at ranks' threads, as commtrace record takes them")
         functions = _in_python(run, seen)
-        its = _together(run, seen, functions)
+        its, where = _together(run, seen, functions), _where(run, seen, functions)
+        yield from self._findings(run, its, "host", "run Python and no operator", _ADVICE, where)
+
+    def _findings(
+        self, run: Measures, its: Alike, cause: Cause, does: str, advice: str, where: str = ""
+    ) -> Iterator[Finding]:
+        """One finding, if it saves enough, also once those are mended who delay the run."""
+        if not its.steps_ns.any():
+            return
         gain = saving(run, lambda lag_ns: without(run, its, lag_ns), 0, self.min_step_share)
         if not worth_reporting(min(gain.cost_ns, gain.left_ns), run, self.min_step_share):
             return
-        each_ns, loops = its.steps_ns.mean(axis=0), its.steps_ns.sum(axis=1)
-        ranks = tuple(its.ranks[loops >= _AS_USUAL * median(loops)].tolist())
+        each_ns, does_ns = its.steps_ns.mean(axis=0), its.steps_ns.sum(axis=1)
+        ranks = tuple(its.ranks[does_ns >= _AS_USUAL * median(does_ns)].tolist())
         who = "all" if len(ranks) == its.ranks.size else len(ranks)
-        taken = taken_cores(run)
-        graph = run_graph(run)
+        taken, graph = taken_cores(run), run_graph(run)
         yield self.finding(
             (graph.calls.start_ns, graph.calls.last_ns),
-            summary=f"{who} ranks run Python and no operator for {ms(float(each_ns.mean()))} of "
-            f"each {'step' if has_steps(run) else 'tenth of the run'}, "
-            + _where(run, seen, functions)
+            summary=f"{who} ranks {does} for {ms(float(each_ns.mean()))} of "
+            f"each {'step' if has_steps(run) else 'tenth of the run'}{where}"
             + (f" (not sure: {taken})" if taken else ""),
             ranks=ranks,
             streams=(),
             saving=gain,
-            cause="host",
+            cause=cause,
             evidence=(
-                Evidence("in Python, of the mean rank", float(each_ns.sum()), "ns"),
+                Evidence("so long does the mean rank", float(each_ns.sum()), "ns"),
                 Evidence(
                     f"share {of_time(run)}",
                     share_pct(gain.cost_ns, run),
@@ -101,8 +130,7 @@ class HostBound(Rule, frozen=True):
                 ),
             ),
             ruled_out=("a straggler: only what the median rank takes, too, is counted",),
-            advice="do it beforehand or in a loader's workers, with tensors' operators in place "
-            "of loops, or less often",
+            advice=advice,
             confidence="low" if taken else "medium",
         )
 
@@ -143,7 +171,7 @@ def _where(run: Measures, seen: Looks, functions: Int64) -> str:
         for number, time in zip(functions.tolist(), python.tolist(), strict=True)
         if time >= _PART * python.sum()
     ]
-    return f"mostly at {', '.join(named[:_NAMED])}"
+    return f", mostly at {', '.join(named[:_NAMED])}"
 
 
 def _run(loops_us: float) -> Measures:

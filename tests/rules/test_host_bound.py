@@ -112,3 +112,29 @@ def test_who_is_bound_to_the_cores_of_others_is_doubted() -> None:
     assert "ranks 0–1 are bound to the same cores, and take these by turns" in its.summary
     (its,) = diagnose(run, select=["straggler"]).findings
     assert its.confidence == "high"
+
+
+@pytest.mark.parametrize(
+    ("label", "does", "advice"),
+    [
+        ("commtrace::garbage-collection", "collect garbage", "leave gc.collect() out of the steps"),
+        ("commtrace::checkpoint", "save checkpoints", "save checkpoints asynchronously"),
+    ],
+)
+def test_what_all_ranks_do_under_a_label(label: str, does: str, advice: str) -> None:
+    run = Tiny(2, backend="gloo")
+    for step in range(STEPS):
+        start = step * STEP_US
+        for rank in (0, 1):
+            run.step(rank, step, start, STEP_US)
+            run.step(rank, step, start, 20_000, label=label)
+            run.gap(rank, start, 20_000)
+            run.op(rank, start + 20_000, 60_000)
+            run.gap(rank, start + 80_000, 19_900)
+            same = {"thread": 1, "asynchronous": 0}
+            run.collective(rank, "all_reduce", start + 80_000, 19_900, size=1 << 20, **same)
+    (its, *_) = diagnose(run.trace()).findings
+    assert (its.rule, its.ranks) == ("host-bound", (0, 1))
+    assert its.summary == f"all ranks {does} for 20 ms of each step"
+    assert its.advice.startswith(advice)
+    assert its.cost_ns == pytest.approx(STEPS * 20e6, rel=0.01)
