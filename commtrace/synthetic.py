@@ -293,7 +293,8 @@ class Tiny:
 
 def _lines(looks: list[tuple[int, str, int]]) -> Lines:
     names = [*dict.fromkeys(line for _, line, _ in looks)]
-    return Lines(names, [(at, names.index(line), took, took) for at, line, took in looks])
+    every = [(at, names.index(line), took, took) for at, line, took in looks]
+    return Lines.of({"names": names, "looks": every})
 
 
 def _launched(start_us: float) -> int:

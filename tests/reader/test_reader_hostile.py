@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +16,7 @@ from unittest import mock
 import pytest
 
 from commtrace.errors import TraceError
+from commtrace.metrics.run.line_looks import line_looks
 from commtrace.reader import nesting, workers
 from commtrace.reader.build_tables import tables
 from commtrace.reader.json import document, metadata, salvage
@@ -23,6 +25,7 @@ from commtrace.reader.json.scan import scan
 from commtrace.reader.operations import flight_recorder as flight
 from commtrace.reader.operations import groups
 from commtrace.reader.operations import operation_facts as described
+from commtrace.synthetic import Tiny
 
 RANK_0 = (0, "file-name")
 KERNEL = {
@@ -145,6 +148,31 @@ def test_a_machine_that_cannot_be_is_none(tmp_path: Path) -> None:
     part = outcome(tmp_path, {"commtrace": {"machine": {"own_s": "all"}}})
     assert part.machine is None
     assert messages(part, "bad-metadata") == ["machine is {'own_s': 'all'}: taken as unknown"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        {"names": ["a.py:1"], "looks": [[1, 0, 10]]},
+        {"names": ["a.py:1"], "looks": [[1, 0, 10, 2**60]]},
+        {"names": ["a.py:1"], "looks": "AAAA"},
+        {"names": 3, "looks": []},
+        [],
+    ],
+)
+def test_lines_that_cannot_be_are_none(tmp_path: Path, lines: Any) -> None:
+    part = outcome(tmp_path, {"commtrace": {"machine": {"lines": lines}}})
+    assert part.machine is None
+    assert messages(part, "bad-metadata")[0].startswith("machine is {'lines': ")
+
+
+def test_a_look_at_a_line_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+    said = {"names": ["a.py:1 in f"], "looks": [[5, 7, 10, 10], [9, 0, 10, 10]]}
+    part = outcome(tmp_path, {"commtrace": {"rank": 0, "machine": {"lines": said}}})
+    run = replace(Tiny().trace(), machines={0: part.machine})
+    its = line_looks(run, 0)
+    assert its is not None
+    assert its.at_ns.tolist() == [9]
 
 
 def test_a_shape_of_very_many_dimensions_is_none() -> None:

@@ -41,7 +41,7 @@ def line_looks(run: Measures, rank: int) -> LineLooks | None:
     lines = None if machine is None else machine.lines
     if lines is None:
         return None
-    every = np.asarray(lines.looks, dtype=np.int64).reshape(-1, 4)
+    every = np.frombuffer(lines.looks, dtype=np.int64).reshape(-1, 4)
     known = every[every[:, 1] < len(lines.names)]
     return LineLooks(tuple(lines.names), *known[np.argsort(known[:, 0], kind="stable")].T)
 
