@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64, distinct
+from commtrace.arrays import Float64, Int64, distinct, rows_by
 from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_intervals
@@ -26,6 +26,9 @@ __all__ = ["Looks", "longer_at", "looks", "only_there_ns"]
 _RUNS = 0.4  # of the time, in which others may have its core: else it waits
 _FEW = 5  # looks
 _HARDLY = 0.1  # of what these ranks are there
+
+
+_Segments = tuple[Int64, ...]
 
 
 class Looks(Struct, frozen=True, eq=False):
@@ -60,8 +63,8 @@ def looks(run: Measures) -> Looks | None:
     seen = {rank: its for rank, its in every if its is not None and its.at_ns.size}
     if not seen:
         return None
-    names = dict[str, int]()
-    parts = [_at_own_work(run, rank, its, names) for rank, its in seen.items()]
+    names, segments = dict[str, int](), _segments(run)
+    parts = [_at_own_work(run, rank, its, segments[rank], names) for rank, its in seen.items()]
     call, name, time_ns, python_ns = map(np.concatenate, zip(*parts, strict=True))
     if not call.size:
         return None
@@ -71,14 +74,12 @@ def looks(run: Measures) -> Looks | None:
 
 
 def _at_own_work(
-    run: Measures, rank: int, its: LineLooks, names: dict[str, int]
+    run: Measures, rank: int, its: LineLooks, segments: _Segments, names: dict[str, int]
 ) -> tuple[Int64, ...]:
     """Of each look at own work its call, the line's number in ``names``, all time, in Python."""
     number = [names.setdefault(name, len(names)) for name in its.names]
     at = on_run(run, rank, its.at_ns)
-    end, begin, call = _segments(run, rank)
-    if not end.size:
-        return (np.empty(0, np.int64),) * 4
+    begin, end, call = segments
     near = np.searchsorted(end[:-1], at)
     own = (begin[near] < at) & (at <= end[near])
     python_ns = np.where(its.ran_us >= _RUNS * its.passed_us, 1000 * its.ran_us, 0)
@@ -89,15 +90,23 @@ def _at_own_work(
     return tuple(each[own] for each in found)
 
 
-def _segments(run: Measures, rank: int) -> tuple[Int64, Int64, Int64]:
-    """The own work of a rank's host: ends in order, beginnings, and the call behind each."""
+def _segments(run: Measures) -> dict[int, _Segments]:
+    """The own work of each rank's host: beginnings, ends in order, and the call behind each.
+
+    At least one of each rank, be it of no length.
+    """
     its = run_graph(run)
-    mine = (its.own_column == HOSTS) & (its.calls.rank[its.own_call] == rank)
-    edges = its.own[mine]
+    host = its.own_column == HOSTS
+    edges, call = its.own[host], its.own_call[host].astype(np.int64)
     end = its.graph.time_ns[its.graph.target[edges]]
-    begin = end - its.graph.lag_ns[edges]
-    order = np.argsort(end, kind="stable")
-    return end[order], begin[order], its.own_call[mine][order].astype(np.int64)
+    begin, rank = end - its.graph.lag_ns[edges], its.calls.rank[call]
+    order = np.lexsort((end, rank))
+    of_ranks = rows_by(rank[order]).items()
+    found = {
+        one: tuple(its[order[rows]] for its in (begin, end, call)) for (one,), rows in of_ranks
+    }
+    none = (np.zeros(1, np.int64),) * 3
+    return {one: found.get(one, none) for one in distinct(its.calls.rank).tolist()}
 
 
 def longer_at(run: Measures, ranks: Collection[int]) -> tuple[str, float] | None:
