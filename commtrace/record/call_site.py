@@ -29,14 +29,18 @@ def call_site(frames: Sequence[Mapping[str, Any]]) -> str | None:
     ours = [frame for frame in frames if _is_of_a_program(str(frame["filename"]))]
     own = next((frame for frame in ours if not _is_library(str(frame["filename"]))), None)
     if own is None:
-        return _line(ours[0]) if ours else None
-    return _line(own) if own is ours[0] else f"{_line(own)}, by {_line(ours[0])}"
+        return _line(ours) if ours else None
+    line = _line(ours[ours.index(own) :])
+    return line if own is ours[0] else f"{line}, by {_line(ours)}"
 
 
-def _line(frame: Mapping[str, Any]) -> str:
-    function = str(frame["name"])
-    within = "" if function.startswith("<") else f" in {function}"
-    return f"{_short(str(frame['filename']))}:{frame['line']}{within}"
+def _line(frames: Sequence[Mapping[str, Any]]) -> str:
+    """The first one's, with the function that it is in: of a comprehension that around it."""
+    file = frames[0]["filename"]
+    names = (str(frame["name"]) for frame in frames if frame["filename"] == file)
+    function = next((name for name in names if not name.startswith("<")), None)
+    within = f" in {function}" if function else ""
+    return f"{_short(str(file))}:{frames[0]['line']}{within}"
 
 
 @lru_cache

@@ -26,6 +26,7 @@ def frame(file: str, line: int, name: str) -> dict[str, Any]:
 SEND = frame(TORCH, 3245, "all_reduce")
 MAIN = frame(f"{Path.cwd()}/examples/train.py", 57, "main")
 MODULE = frame(f"{Path.cwd()}/examples/train.py", 80, "<module>")
+COMPREHENSION = frame(f"{Path.cwd()}/examples/train.py", 60, "<listcomp>")
 METRIC = frame(f"{LIBRARIES}/torchmetrics/utilities/distributed.py", 128, "gather_all_tensors")
 DEPRECATED = frame(f"{LIBRARIES}/typing_extensions.py", 3140, "wrapper")
 GATHER = "torchmetrics/utilities/distributed.py:128 in gather_all_tensors"
@@ -53,6 +54,8 @@ dist.destroy_process_group()
     [
         ([SEND, MAIN, MODULE], "examples/train.py:57 in main"),
         ([SEND, MODULE], "examples/train.py:80"),
+        ([SEND, COMPREHENSION, MAIN, MODULE], "examples/train.py:60 in main"),
+        ([SEND, COMPREHENSION, MODULE], "examples/train.py:60"),
         (
             [SEND, METRIC, SEND, MAIN, MODULE],
             f"examples/train.py:57 in main, by {GATHER}",
