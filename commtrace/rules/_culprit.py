@@ -255,7 +255,8 @@ def _ruled_out(culprit: Culprit) -> Iterator[str]:
     )
     yield "inherited lateness: what it waits for others is no work of its own in the replay"
     if culprit.cause in ("compute", "host") and not culprit.persistent and culprit.spikes:
-        yield f"every step: {counted(len(culprit.spikes), 'step')} hold most of it"
+        count = len(culprit.spikes)
+        yield f"every step: {counted(count, 'step')} {'holds' if count == 1 else 'hold'} most of it"
 
 
 def _compared(run: Measures, ranks: tuple[int, ...]) -> str:
