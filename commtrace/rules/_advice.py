@@ -8,33 +8,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, distinct
+from commtrace.arrays import NULL
 from commtrace.arrays import numbered as numbers
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.builder import DEVICES
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.compared_with import compared_with
-from commtrace.causal.work.cores import processor
 from commtrace.causal.work.inputs import Inputs
-from commtrace.causal.work.looks import longer_at
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.own_times import own_times
 from commtrace.causal.work.segments import labelled
 from commtrace.causal.work.usual import mean_of
 from commtrace.diagnosis import Cause
 from commtrace.intervals import intersect, total, union
-from commtrace.metrics.rank.rows_of import rows_of_rank
-from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE
-from commtrace.metrics.run.host_speed import slower_operators
 from commtrace.metrics.run.joined_rows import operation_of
-from commtrace.metrics.run.object_collectives import carry_objects
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.whole import has_steps
 from commtrace.quantiles import quantile
-from commtrace.rules._slow_copies import PIN, of_copies
-from commtrace.rules._stalls import COMPILES, SAVE, at_line, known_work
-from commtrace.units import clean, duration, ms, numbered
+from commtrace.rules._advice_of_hosts import ANYTHING, of_host, of_own_copies, where
+from commtrace.rules._slow_copies import PIN
+from commtrace.rules._stalls import COMPILES, SAVE
+from commtrace.units import clean, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -50,7 +45,7 @@ ADVICE: dict[Cause, str] = {
     "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
     "clock rates and at what else runs there",
     "copy": PIN,
-    "host": "look at data loading, logging, file systems and other processes there",
+    "host": ANYTHING,
 }
 """What to do about what a rank does."""
 _NOW_AND_THEN = (
@@ -67,33 +62,14 @@ _SLOWER = (
     "are larger there, split them evenly; else look at clock rates (nvidia-smi -q -d PERFORMANCE: "
     "heat, power) and at what else runs there"
 )
-_SLOW_HOST = (
-    "look at the CPU's clock rate (governor, heat), at the cores and memory in use (numactl "
-    "--cpunodebind --membind), and at other processes there"
-)
-_MUCH = 0.25  # of the saving
 _MANY = 0.25  # of all_to_alls
 _SPREAD = (
     "times the mean's bytes in all_to_alls, and works on them: limit the experts' capacity, add a "
     "balancing loss, or place experts or tables otherwise"
 )
-_WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
-_WAITED = 0.2
-_IN_PYTHON = (
-    "its process computed meanwhile, outside of torch: look at Python there, as parsing, "
-    "tokenising, augmenting or logging; do that beforehand, in workers, or share it"
-)
-_PICKLES = (
-    "before it sends Python objects it pickles them: send tensors in their place, and what does "
-    "not change only once; if they are small, look at Python there"
-)
 _READS_FOR_ALL = (
     "; if it reads for all ranks, which wait for it, let each read its own part (a "
     "DistributedSampler; in Accelerate dispatch_batches=False)"
-)
-_WAITING = (
-    "its process waited meanwhile and took no processor time: look at files, network, "
-    "subprocesses and locks there, and do it in the background"
 )
 _EVENLY = "split the work evenly (batch, sequence lengths, padding, experts' load)"
 _OF_OPTIMIZERS = re.compile(r"addcdiv|addcmul|_fused_(?:adamw?|adagrad|sgd)_")
@@ -128,23 +104,10 @@ _DISPATCHES = (
 
 def advice(culprit: Culprit, run: Measures) -> str:
     """What its ranks could do."""
-    who, do, there = numbered("rank", culprit.ranks), _advice(culprit, run), _where(culprit, run)
+    who, do, there = numbered("rank", culprit.ranks), _advice(culprit, run), where(culprit, run)
     if there and culprit.cause == "host":
         return f"{who}: {there}: {do}"
     return f"{who}: {do}; {there}" if there else f"{who}: {do}"
-
-
-def _where(culprit: Culprit, run: Measures) -> str:
-    """At which line of the program they are longer than the others, if that is much of it."""
-    on_host = culprit.cause in ADVICE and culprit.cause not in ("compute", "copy")
-    on_host = on_host or bool(run_graph(run).calls.on_cpu[culprit.call])
-    there = None if culprit.shared or not on_host else longer_at(run, culprit.ranks)
-    if there is None or there[1] < _MUCH * culprit.on_top_ns:
-        return ""
-    line, more_ns = there
-    a_step = has_steps(run)
-    took = f"{ms(more_ns / run_graph(run).step_ns.size)} a step" if a_step else ms(more_ns)
-    return f"at {clean(line)}, {took} longer there"
 
 
 def _advice(culprit: Culprit, run: Measures) -> str:
@@ -175,9 +138,9 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.cause == "compute" and not culprit.persistent:
         return _NOW_AND_THEN
     if culprit.cause == "copy":
-        return SAVE if _saves(culprit, run) else _of_copies(culprit, run)
+        return SAVE if _saves(culprit, run) else of_own_copies(culprit, run)
     if culprit.cause == "host":
-        return _of_host(culprit, run)
+        return of_host(culprit, run)
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
         return ADVICE["loader"] + _READS_FOR_ALL
     return ADVICE[culprit.cause]
@@ -223,15 +186,6 @@ def _saves(culprit: Culprit, run: Measures) -> bool:
     _, *when = work.of(there[work.call])
     did = union(*when)
     return 2 * total(intersect(did, intervals_on_run(run, rank, labels))) > total(did)
-
-
-def _of_copies(culprit: Culprit, run: Measures) -> str:
-    """What to do about its copies, and where in the program its host is meanwhile."""
-    rank = culprit.ranks[0]
-    copies = rows_of_rank(run, "copies", rank)
-    start = copies.ints("start_ns")
-    when = union(start, start + copies.ints("duration_ns"))
-    return at_line(run, rank, when, of_copies(run, culprit.ranks))
 
 
 def named(operators: Sequence[str]) -> str:
@@ -295,44 +249,3 @@ def _of_larger(more: Inputs, in_step: str, *, several: bool) -> str:
 def beside(mine: str, others: str) -> str:
     """What operators work on, and what the others' in place of that."""
     return f"{mine} in place of {others}" if others else f"{mine}, as no other does"
-
-
-def _of_host(culprit: Culprit, run: Measures) -> str:
-    """What to do about a host without operators, as far as it is known what it did then."""
-    if not run_graph(run).calls.on_cpu.any():
-        rank = culprit.ranks[0]
-        when = starved_when(run, rank)
-        if slow := _of_slow_host(culprit, run):
-            return slow
-        return at_line(run, rank, when, known_work(run, rank, when) or ADVICE["host"])
-    took = processor(run, culprit.ranks)
-    if took is None:
-        return ADVICE["host"]
-    parts = culprit.parts_ns
-    worked = took.more_ns * len(culprit.ranks) - parts["compute"]
-    if worked > _WORKED * parts["host"]:
-        return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
-    return _WAITING if worked < _WAITED * parts["host"] else ADVICE["host"]
-
-
-def _of_slow_host(culprit: Culprit, run: Measures) -> str | None:
-    """What to do if its hosts take longer for each operator than the others', else None."""
-    calls = run_graph(run).calls
-    there = distinct(calls.rank[calls.place == calls.place[culprit.call]])
-    others = there[~np.isin(there, culprit.ranks)].tolist()
-    its = slower_operators(run, culprit.ranks, tuple(others))
-    if its is None:
-        return None
-    time, usual = (duration(round(each)) for each in (its.time_ns, its.usual_ns))
-    return (
-        f"nearly all operators take the host longer than the others', {its.times:.2f} times in the "
-        f"median ({clean(its.name, 40)}: {time}, not {usual}): {_SLOW_HOST}"
-    )
-
-
-def _sends_objects(culprit: Culprit, run: Measures) -> bool:
-    """Whether others await it mostly as the root of operations that carry Python objects."""
-    calls = run_graph(run).calls
-    there = (calls.place == calls.place[culprit.call]) & np.isin(calls.rank, culprit.ranks)
-    carries = carry_objects(run, calls.operation[there].astype(np.int64))
-    return culprit.waits.mostly == "root" and carries

@@ -1,0 +1,112 @@
+"""What to do about hosts that delay the others, and where in the program they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import distinct
+from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.cores import processor
+from commtrace.causal.work.looks import longer_at
+from commtrace.intervals import union
+from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.rank.timelines import starved_when
+from commtrace.metrics.run.host_speed import slower_operators
+from commtrace.metrics.run.object_collectives import carry_objects
+from commtrace.metrics.run.whole import has_steps
+from commtrace.rules._slow_copies import of_copies
+from commtrace.rules._stalls import at_line, known_work
+from commtrace.units import clean, duration, ms
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["ANYTHING", "of_host", "of_own_copies", "where"]
+
+ANYTHING = "look at data loading, logging, file systems and other processes there"
+"""What to do about a host of which nothing is known."""
+_SLOW_HOST = (
+    "look at the CPU's clock rate (governor, heat), at the cores and memory in use (numactl "
+    "--cpunodebind --membind), and at other processes there"
+)
+_WORKED = 0.5  # of the time without operators: where its process ran so much more than others'
+_WAITED = 0.2
+_IN_PYTHON = (
+    "its process computed meanwhile, outside of torch: look at Python there, as parsing, "
+    "tokenising, augmenting or logging; do that beforehand, in workers, or share it"
+)
+_PICKLES = (
+    "before it sends Python objects it pickles them: send tensors in their place, and what does "
+    "not change only once; if they are small, look at Python there"
+)
+_WAITING = (
+    "its process waited meanwhile and took no processor time: look at files, network, "
+    "subprocesses and locks there, and do it in the background"
+)
+_MUCH = 0.25  # of the saving
+
+
+def where(culprit: Culprit, run: Measures) -> str:
+    """At which line of the program they are longer than the others, if that is much of it."""
+    on_host = culprit.cause not in ("compute", "copy", None)
+    on_host = on_host or bool(run_graph(run).calls.on_cpu[culprit.call])
+    there = None if culprit.shared or not on_host else longer_at(run, culprit.ranks)
+    if there is None or there[1] < _MUCH * culprit.on_top_ns:
+        return ""
+    line, more_ns = there
+    a_step = has_steps(run)
+    took = f"{ms(more_ns / run_graph(run).step_ns.size)} a step" if a_step else ms(more_ns)
+    return f"at {clean(line)}, {took} longer there"
+
+
+def of_own_copies(culprit: Culprit, run: Measures) -> str:
+    """What to do about its copies, and where in the program its host is meanwhile."""
+    rank = culprit.ranks[0]
+    copies = rows_of_rank(run, "copies", rank)
+    start = copies.ints("start_ns")
+    when = union(start, start + copies.ints("duration_ns"))
+    return at_line(run, rank, when, of_copies(run, culprit.ranks))
+
+
+def of_host(culprit: Culprit, run: Measures) -> str:
+    """What to do about a host without operators, as far as it is known what it did then."""
+    if not run_graph(run).calls.on_cpu.any():
+        rank = culprit.ranks[0]
+        when = starved_when(run, rank)
+        if slow := _of_slow_host(culprit, run):
+            return slow
+        return at_line(run, rank, when, known_work(run, rank, when) or ANYTHING)
+    took = processor(run, culprit.ranks)
+    if took is None:
+        return ANYTHING
+    parts = culprit.parts_ns
+    worked = took.more_ns * len(culprit.ranks) - parts["compute"]
+    if worked > _WORKED * parts["host"]:
+        return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
+    return _WAITING if worked < _WAITED * parts["host"] else ANYTHING
+
+
+def _of_slow_host(culprit: Culprit, run: Measures) -> str | None:
+    """What to do if its hosts take longer for each operator than the others', else None."""
+    calls = run_graph(run).calls
+    there = distinct(calls.rank[calls.place == calls.place[culprit.call]])
+    others = there[~np.isin(there, culprit.ranks)].tolist()
+    its = slower_operators(run, culprit.ranks, tuple(others))
+    if its is None:
+        return None
+    time, usual = (duration(round(each)) for each in (its.time_ns, its.usual_ns))
+    return (
+        f"nearly all operators take the host longer than the others', {its.times:.2f} times in the "
+        f"median ({clean(its.name, 40)}: {time}, not {usual}): {_SLOW_HOST}"
+    )
+
+
+def _sends_objects(culprit: Culprit, run: Measures) -> bool:
+    """Whether others await it mostly as the root of operations that carry Python objects."""
+    calls = run_graph(run).calls
+    there = (calls.place == calls.place[culprit.call]) & np.isin(calls.rank, culprit.ranks)
+    carries = carry_objects(run, calls.operation[there].astype(np.int64))
+    return culprit.waits.mostly == "root" and carries
