@@ -27,7 +27,7 @@ from commtrace.rules._advice import ADVICE
 from commtrace.rules._rule import Rule
 from commtrace.rules._stalls import SAVE
 from commtrace.synthetic import Tiny
-from commtrace.units import clean, ms
+from commtrace.units import clean, counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -109,11 +109,11 @@ class HostBound(Rule, frozen=True):
             return
         each_ns, does_ns = its.steps_ns.mean(axis=0), its.steps_ns.sum(axis=1)
         ranks = tuple(its.ranks[does_ns >= _AS_USUAL * median(does_ns)].tolist())
-        who = "all" if len(ranks) == its.ranks.size else len(ranks)
+        who = "all ranks" if len(ranks) == its.ranks.size else counted(len(ranks), "rank")
         taken, graph = taken_cores(run), run_graph(run)
         yield self.finding(
             (graph.calls.start_ns, graph.calls.last_ns),
-            summary=f"{who} ranks {does} for {ms(float(each_ns.mean()))} of "
+            summary=f"{who} {does} for {ms(float(each_ns.mean()))} of "
             f"each {'step' if has_steps(run) else 'tenth of the run'}{where}"
             + (f" (not sure: {taken})" if taken else ""),
             ranks=ranks,
