@@ -13,12 +13,14 @@ from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_work, work_with
+from commtrace.quantiles import median
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["Alike", "alike", "without"]
 
+_AS_USUAL = 0.5  # of what is typical
 _ALIKE = 1.5  # times: by so much scatters what takes ranks as long
 
 
@@ -33,6 +35,12 @@ class Alike(Struct, frozen=True, eq=False):
     steps_ns: Float64
     all_ns: Float64
     part_ns: Int32 | Int64
+
+    @property
+    def who(self) -> tuple[int, ...]:
+        """The ranks that take half of what is typical or more: who takes so much does it, too."""
+        each = self.steps_ns.sum(axis=1)
+        return tuple(self.ranks[each >= _AS_USUAL * median(each)].tolist())
 
 
 def alike(run: Measures, part_ns: Int32 | Int64) -> Alike:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -87,12 +87,6 @@ def _ran_ns(clock: int | None) -> int:
 def _frames(frame: FrameType) -> list[dict[str, Any]]:
     """As the flight recorder has them, innermost first."""
     return [
-        {"filename": its.f_code.co_filename, "line": its.f_lineno, "name": its.f_code.co_name}
-        for its in _outward(frame)
+        {"filename": its.f_code.co_filename, "line": line, "name": its.f_code.co_name}
+        for its, line in walk_stack(frame)
     ]
-
-
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -22,7 +22,6 @@ from commtrace.metrics.run.whole import (
     share_pct,
     worth_reporting,
 )
-from commtrace.quantiles import median
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._rule import Rule
 from commtrace.rules._stalls import SAVE
@@ -45,7 +44,6 @@ _ADVICE = (
     "do it beforehand or in a loader's workers, with tensors' operators in place of loops, or less "
     "often"
 )
-_AS_USUAL = 0.5  # of what is typical: who does so much does it, too
 _NAMED = 3
 _PART = 0.1  # of all of it: less is not named
 
@@ -107,8 +105,7 @@ class HostBound(Rule, frozen=True):
         gain = saving(run, lambda lag_ns: without(run, its, lag_ns), 0, self.min_step_share)
         if not worth_reporting(min(gain.cost_ns, gain.left_ns), run, self.min_step_share):
             return
-        each_ns, does_ns = its.steps_ns.mean(axis=0), its.steps_ns.sum(axis=1)
-        ranks = tuple(its.ranks[does_ns >= _AS_USUAL * median(does_ns)].tolist())
+        each_ns, ranks = its.steps_ns.mean(axis=0), its.who
         who = "all ranks" if len(ranks) == its.ranks.size else counted(len(ranks), "rank")
         taken, graph = taken_cores(run), run_graph(run)
         yield self.finding(

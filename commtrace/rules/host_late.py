@@ -31,8 +31,9 @@ class HostLate(Rule, frozen=True):
         collection out of the steps, give the process its own cores.
 
     Blind spots
-        What the host did instead: only recordings of commtrace's tell at which line it was. Of a
-        CPU only the outermost operators are kept, and only where work runs on it.
+        What the host did instead: only recordings of commtrace's tell at which line it was, and
+        traces with stacks, of GPUs, in which function. Of a CPU only the outermost operators are
+        kept, and only where work runs on it.
     """
 
     explains: ClassVar[tuple[str, ...]] = OF_HOST

@@ -15,7 +15,6 @@ from commtrace.causal.work.cores import idle_cores_ns, taken_cores
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
-from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.rules._stalls import label_in
 from commtrace.synthetic import Tiny
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 _MOST = 0.9  # of what is loaded
 _FEW = 0.5  # of the steps
-_AS_USUAL = 0.5  # of what is typical: who loads so much waits, too
 _SINGLE = "SingleProcess"
 _READ_AHEAD = (
     "load in other processes (DataLoader's num_workers, with persistent_workers=True), or prepare "
@@ -87,8 +85,7 @@ class InputBound(Rule, frozen=True):
         left = min(gain.cost_ns, gain.left_ns)
         if not worth_reporting(left, run, self.min_step_share):
             return
-        loads = its.steps_ns.sum(axis=1)
-        ranks = tuple(its.ranks[loads >= _AS_USUAL * median(loads)].tolist())
+        ranks = its.who
         when = loading_when(run, ranks[0])
         stalls = _stalls(each)
         label = label_in(run, ranks[0], when) or ""

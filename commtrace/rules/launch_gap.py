@@ -81,8 +81,9 @@ class LaunchGap(Rule, frozen=True):
 
     Blind spots
         The profiler slows the host itself: without it the gaps are smaller. What the host does in
-        a stall is known from labelled ranges only. Kernels of a captured graph share one launch.
-        Short gaps next to small copies from or to the host are copy-loop's.
+        a stall is known as far as labels, operators, stacks or a recording's looks tell. Kernels
+        of a captured graph share one launch. Short gaps next to small copies from or to the host
+        are copy-loop's.
     """
 
     min_gaps: int = 100

@@ -28,14 +28,15 @@ def ranks_and_calls(calls: tuple[Call, ...]) -> tuple[frozenset[int], tuple[Call
         if its.rank is not None
     }
     every = list(unlike.values())
-    own, by_all = _own_rank(every), True
+    own, keeping = _own_rank(every), tuple[str, ...]()
     if own is None:
-        own, by_all = _own_rank([its for its in every if its.collective not in _MESSAGES]), False
+        keeping = _MESSAGES
+        own = _own_rank([its for its in every if its.collective not in keeping])
     if own is not None:
         calls = tuple(
-            replace(call, args=replace(call.args, rank=None))
-            if by_all or call.args.collective not in _MESSAGES
-            else call
+            call
+            if call.args.collective in keeping
+            else replace(call, args=replace(call.args, rank=None))
             for call in calls
         )
     found = {_global_rank(its) for its in every} if own is None else {own}
