@@ -136,18 +136,24 @@ class Session:
 
     def _meanwhile(self, ranks: Ranks, nodes: Nodes) -> Callable[[], Failure | None]:
         follow = Follower(self.folder.path / f"rank{nodes.first_rank}.log")
-        tell = [self.tell] if self.tell else []
+        told: list[str] = []
 
         def meanwhile() -> Failure | None:
             if self.tell:
                 follow()
-            if tell and len(ranks.facts) == self.ranks:
-                for line in _recorded(ranks.facts[nodes.first_rank]):
-                    tell[0](line)
-                tell.clear()
+                self._tell_once(told, ranks, nodes.first_rank)
             return nodes.failure()
 
         return meanwhile
+
+    def _tell_once(self, told: list[str], ranks: Ranks, first_rank: int) -> None:
+        """What was recorded; again where a program begins late to count its steps itself."""
+        if self.tell and len(ranks.facts) == self.ranks:
+            lines = list(_recorded(ranks.facts[first_rank]))
+            if lines != told:
+                for line in lines:
+                    self.tell(line)
+                told[:] = lines
 
     @contextlib.contextmanager
     def _signals(self, ranks: Ranks) -> Iterator[None]:

@@ -129,6 +129,10 @@ class Window:
         """
         if self._stage is not _Stage.WAITING:
             self._start_again()
+        # What was agreed on is over, also for ranks whose optimizers had hardly stepped.
+        self._meeting.close()
+        self._meeting = Meeting()
+        self._first = None if self._plan.on_signal else self._plan.first
         self._ended = 0
         self._ends.clear()
         self.step()
@@ -139,11 +143,8 @@ class Window:
         self._unmark()
         self._profiler.stop()
         self._profiler = self._whole = Profiler()
-        self._meeting.close()
-        self._meeting = Meeting()  # what the ranks agreed on is over, too
         self._file.discard()
         self._unsaved = self._last = None
-        self._first = None if self._plan.on_signal else self._plan.first
         self._stage = _Stage.WAITING
 
     def remember(self) -> None:

@@ -379,6 +379,35 @@ def test_a_rank_that_alone_steps_an_optimizer_waits_for_no_other(tmp_path: Path)
     assert "clocks were not compared: the ranks do not step equally often" in learner["notes"]
 
 
+@pytest.mark.usefixtures("preloaded")
+def test_a_rank_that_alone_warms_up_its_optimizer_steps_with_the_others_then(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "learner.py"
+    script.write_text(
+        "import commtrace, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "weight = torch.nn.Parameter(torch.ones(64))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for step in range(40 * (dist.get_rank() == 0)):\n"
+        "    weight.grad = torch.ones(64)\n"
+        "    optimizer.step()\n"
+        "for step in range(20):\n"
+        "    dist.broadcast(weight.detach(), 0)\n"
+        "    time.sleep(0.01)\n"
+        "    commtrace.step()\n"
+        "dist.destroy_process_group()\n"
+    )
+    told: list[str] = []
+    out = record_program([str(script)], world_size=2, out=tmp_path / "out", tell=told.append)
+    learner, other = manifest(out)["ranks"]
+    assert learner["steps"] == other["steps"]
+    assert {one["rank"] for one in manifest(out)["clock_probe"]} == {0, 1}
+    assert not any("not compared" in note for note in [*learner["notes"], *other["notes"]])
+    last = max(number for number, line in enumerate(told) if line.startswith("recorded steps"))
+    assert f"{learner['seconds']:.3g} s" in told[last]
+
+
 def test_ranks_of_which_one_profiles_itself_have_no_steps_in_common() -> None:
     def said(*own: int) -> str:
         facts = {rank: {"own_profiler": True} if rank in own else {} for rank in range(3)}
