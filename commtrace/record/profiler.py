@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,12 +25,15 @@ class Profiler:
     """One profile after the other; the last is written.
 
     There is one profiler in a process: whoever begins takes it from who had it, and whoever
-    stops gets all. ``was_taken``: the program's own has it, or took it.
+    stops gets all. ``was_taken``: the program's own has it, or took it. It begins and ends in one
+    thread: stopped in another, torch loses what was recorded, and ends the process if that is
+    written.
     """
 
     def __init__(self) -> None:
         self._profiler: torch.profiler.profile | None = None
         self._running = self._paused = False
+        self._thread = 0
         self.has_recorded = False
         self.was_taken = False
         self.began_ns = 0
@@ -40,6 +44,11 @@ class Profiler:
     def runs(self) -> bool:
         """Whether it records, or did until it was paused."""
         return self._running
+
+    @property
+    def is_of_this_thread(self) -> bool:
+        """Whether what it records can be kept, if it is stopped now."""
+        return not self._running or self._thread == threading.get_native_id()
 
     def prepare(self) -> None:
         """Set up; what was recorded before is forgotten."""
@@ -59,6 +68,7 @@ class Profiler:
         self.began_ns = time.time_ns()
         with OWN.not_now():
             self._profiler.start_trace()
+        self._thread = threading.get_native_id()
         self._running = self.has_recorded = True
         self._paused = False
         self.extras.start()
@@ -83,6 +93,7 @@ class Profiler:
         """Record no more, but all that was called."""
         if self._profiler is None or not self._running:
             return
+        self.has_recorded = self.is_of_this_thread
         self._running = False
         if not self._paused:
             self._end()
@@ -97,7 +108,7 @@ class Profiler:
 
     def events_per_s(self, since_ns: int) -> float | None:
         """How many events a second since then has left; None where nothing was recorded."""
-        if self._profiler is None or self._running or not self.recorded_s:
+        if self._profiler is None or self._running or not self.has_recorded:
             return None
         seconds = self.recorded_s - (since_ns - self.began_ns) / 1e9
         if not 0 < seconds < self.recorded_s:  # it ended before: all of it has to do

@@ -26,8 +26,8 @@ class Steps:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._optimizer: Callable[[], object] = lambda: None  # a weak reference, once one stepped
-        self._idle = 0
-        self._marked = False
+        self._thread, self._idle = 0, 0
+        self._marked = self._serves = False
         self._within = threading.local()
 
     def marked(self) -> None:
@@ -78,14 +78,19 @@ class Steps:
             self._counted(optimizer)
 
     def _counted(self, optimizer: Any) -> None:
-        if self._marked:
+        if self._marked or self._serves:
             return
         if torch._C._current_graph_task_id() != -1:  # no step ends within backward
-            self._window.steps_in_backward = True
+            self._window.no_steps_as = "the optimizers step within backward"
             return
-        known = self._optimizer()
+        known, thread = self._optimizer(), threading.get_native_id()
+        if known is optimizer and thread != self._thread:  # a server's, for whoever calls
+            self._serves = True
+            self._window.end_steps("an optimizer steps in several threads, as a server's do")
+            return
         self._idle = 0 if known is optimizer else self._idle + 1
         if known is None or self._idle > _IDLE:
             self._optimizer, self._idle = weakref.ref(optimizer), 0
+            self._thread = thread
         if not self._idle:
             self._window.step()

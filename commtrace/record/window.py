@@ -30,6 +30,10 @@ _TAKEN = (
     "the program ran a profiler of its own, whose traces are gone or were never written: let it "
     "export them (on_trace_ready=commtrace.trace_handler(FOLDER)), or switch it off"
 )
+_ELSEWHERE = (
+    "its steps end in a thread that does not live until the window's last: record fewer, with "
+    "--steps, or from an earlier one on, with --start-step"
+)
 _LATER = 3  # steps: so long messages that the last one called may be on their way
 
 
@@ -75,7 +79,7 @@ class Window:
         self._unsaved: str | None = None
         self._recounted_at = 0
         self.afterwards = StepsAfter()
-        self.steps_in_backward = False
+        self.no_steps_as: str | None = None
 
     @property
     def waits(self) -> bool:
@@ -137,6 +141,12 @@ class Window:
         self._ends.clear()
         self.step()
 
+    def end_steps(self, why: str) -> None:
+        """What ended steps ends none any more; before the window, all is recorded instead."""
+        self.no_steps_as = why
+        if self._stage is _Stage.WAITING:
+            self._ended = 0
+
     def _start_again(self) -> None:
         self._recounted_at = self._ended
         self.afterwards = StepsAfter()  # those were an optimizer's
@@ -170,10 +180,12 @@ class Window:
                 raise RecordError(self._unsaved)
             return
         short = self._shortfall()
-        if self._stage is _Stage.ENDING:
+        is_here = self._profiler.is_of_this_thread
+        if self._stage is _Stage.ENDING and is_here:
             self._save(None, over=True)
         elif not self._profiler.was_taken:
-            if self._stage is not _Stage.RECORDING or not (error or self._recorded):
+            recorded = self._stage is _Stage.RECORDING and (error or self._recorded)
+            if not (recorded and is_here):
                 self._give_up()
             if self._profiler.has_recorded:
                 self._save(error or short, over=True)
@@ -195,6 +207,8 @@ class Window:
             return None if OWN.wrote and OWN.wrote.path.exists() else _TAKEN
         if not self._requested:
             return "no signal came to begin the recording: send SIGUSR1, or leave --on-signal out"
+        if not self._profiler.is_of_this_thread:
+            return _ELSEWHERE
         if self._stage is _Stage.ENDING:
             return None
         if self._stage is _Stage.RECORDING and self._recorded:
@@ -338,8 +352,8 @@ class Window:
         notes = []
         if whole and not self._ended:
             length = f"its first {self._profiler.recorded_s:.1f} s"
-            if self.steps_in_backward:
-                what = "the optimizers step within backward, and commtrace.step() was never called"
+            if self.no_steps_as:
+                what = f"{self.no_steps_as}, and commtrace.step() was never called"
             else:
                 what = "no optimizer's step and no commtrace.step() was recorded"
             notes.append(f"{what}: recorded whole, {length}")

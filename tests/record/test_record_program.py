@@ -408,6 +408,27 @@ def test_a_rank_that_alone_warms_up_its_optimizer_steps_with_the_others_then(
     assert f"{learner['seconds']:.3g} s" in told[last]
 
 
+@pytest.mark.usefixtures("preloaded")
+def test_a_program_may_train_in_another_thread_that_lives_for_long_enough(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, threading, torch\n"
+        "weight = torch.nn.Parameter(torch.ones(64))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "def train():\n"
+        "    for step in range(int(sys.argv[1])):\n"
+        "        weight.grad = torch.ones(64)\n"
+        "        optimizer.step()\n"
+        "thread = threading.Thread(target=train)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    out = record_program([str(script), "20"], world_size=1, out=tmp_path / "out")
+    assert set(commtrace.load(out).steps.step) == set(range(5, 13))
+    with pytest.raises(RecordError, match="a thread that does not live until the window's last"):
+        record_program([str(script), "9"], world_size=1, out=tmp_path / "short")
+
+
 def test_ranks_of_which_one_profiles_itself_have_no_steps_in_common() -> None:
     def said(*own: int) -> str:
         facts = {rank: {"own_profiler": True} if rank in own else {} for rank in range(3)}

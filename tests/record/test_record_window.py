@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -512,6 +513,29 @@ def test_optimizers_that_step_within_backward_are_not_counted(counted: Steps, pa
     counted._window.close()
     assert read(path)["commtrace"]["notes"][0].startswith(
         "the optimizers step within backward, and commtrace.step() was never called: recorded whole"
+    )
+
+
+def in_a_thread(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+def test_an_optimizer_of_a_server_steps_in_whatever_thread_and_ends_no_step(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = make()
+    window.begin()
+    counting(window, monkeypatch)
+    mine = optimizer()
+    for _ in range(9):
+        mine.step()
+        in_a_thread(mine.step)
+    window.close()
+    assert read(path)["commtrace"]["steps"] is None
+    assert read(path)["commtrace"]["notes"][0].startswith(
+        "an optimizer steps in several threads, as a server's do, and commtrace.step() was never"
     )
 
 
