@@ -26,6 +26,7 @@ __all__ = [
     "COMPILES",
     "NAME",
     "SAVE",
+    "SAVE_BY_ALL",
     "at_line",
     "if_unrecorded",
     "known_work",
@@ -44,6 +45,11 @@ SAVE = (
     "and less often"
 )
 """What to do about a checkpoint that others wait for."""
+SAVE_BY_ALL = (
+    "save checkpoints asynchronously (torch.distributed.checkpoint.async_save), each rank its own "
+    "part, and less often"
+)
+"""What to do about one that all ranks save."""
 COMPILES = (
     "as for inputs of new shapes: pad these to few sizes, or compile with dynamic=True "
     "(TORCH_LOGS=recompiles tells why)"
@@ -67,7 +73,7 @@ _REMEDIES = {
 _IN_TORCH = {
     "torch/_dynamo/": f"torch.compile compiles anew, {COMPILES}",
     "torch/serialization.py": SAVE,
-    "torch/distributed/checkpoint/": SAVE,
+    "torch/distributed/checkpoint/": SAVE_BY_ALL,
 }
 _FUSE = "fuse kernels (torch.compile), capture CUDA graphs, or give each more to do"
 _CAPTURE = (

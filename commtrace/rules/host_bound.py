@@ -24,7 +24,7 @@ from commtrace.metrics.run.whole import (
 )
 from commtrace.rules._advice import ADVICE
 from commtrace.rules._rule import Rule
-from commtrace.rules._stalls import SAVE
+from commtrace.rules._stalls import SAVE_BY_ALL
 from commtrace.synthetic import Tiny
 from commtrace.units import clean, counted, ms
 
@@ -37,7 +37,7 @@ _LABELLED: dict[Cause, tuple[str, str]] = {
         "collect garbage",
         f"leave gc.collect() out of the steps, or {ADVICE['garbage-collection']}",
     ),
-    "checkpoint": ("save checkpoints", SAVE),
+    "checkpoint": ("save checkpoints", SAVE_BY_ALL),
 }
 """What all may do that has a label: in words, and what to do."""
 _ADVICE = (
