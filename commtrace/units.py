@@ -13,6 +13,7 @@ __all__ = [
     "duration",
     "mb",
     "ms",
+    "multiple",
     "numbered",
     "percent",
     "rate",
@@ -146,6 +147,15 @@ def percent(part: float | None, whole: float | None) -> str:
         return NOTHING
     share = 100 * part / whole
     return "<1 %" if 0 < share < 0.5 else f"{share:.0f} %"
+
+
+def multiple(value: float) -> str:
+    """How many times as much.
+
+    >>> multiple(1.234), multiple(413.2), multiple(3105.3)
+    ('1.23x', '413x', '3,105x')
+    """
+    return f"{value:,.0f}x" if value >= 999.5 else f"{value:.3g}x"
 
 
 def clean(name: object, limit: int = 120) -> str:

@@ -24,6 +24,7 @@ from commtrace.causal.run.builder import (
     TRANSFER,
     WAIT,
 )
+from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import RunGraph, run_graph
 from commtrace.causal.work.busy import devices_busy, devices_only_communicate, host_busy
 from commtrace.intervals import Intervals, covered, inside
@@ -105,8 +106,9 @@ CRITICAL_PIECES = Table(
 def critical_path(run: Measures) -> Rows:
     """The critical path of a run: CRITICAL_PATH. It ends with the last step.
 
-    CannotLook where the trace does not hold a run's graph.
+    CannotLook where the run cannot be replayed.
     """
+    need_replay(run)
     return path_with(run, as_measured(run))
 
 

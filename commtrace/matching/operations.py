@@ -17,6 +17,7 @@ from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Collectives, split
 from commtrace.matching.match_by_id import keyed
 from commtrace.matching.pairs import pair
+from commtrace.matching.peers_by_time import with_neighbours
 from commtrace.matching.rank_clocks import readings
 from commtrace.matching.sequence import Part, Sequence
 from commtrace.table import Coded, Column, Rows, Table
@@ -51,7 +52,8 @@ def matches_of(rows: Collectives) -> Rows:
     found = keyed(rows)
     _align(rows, found)
     if rows.p2p.any():
-        pair(rows, found, readings(rows, found.number))
+        clocks = readings(rows, found.number)
+        pair(with_neighbours(rows, clocks), found, clocks)
     found.new(np.flatnonzero(found.number < 0))
     number = codes(found.number)
     present = np.bincount(number)[number]

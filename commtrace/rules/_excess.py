@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import Evidence
 from commtrace.quantiles import median, quantile
-from commtrace.units import ms
+from commtrace.units import ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.metrics.run.decompositions import Pair, Reference
@@ -59,7 +59,7 @@ def in_words(name: str, factor: float) -> str:
     ('4x bytes', '22 % less than these explain')
     """
     if factor > 1:
-        return f"{factor:.3g}x {name}"
+        return f"{multiple(factor)} {name}"
     return f"{100 * (1 - factor):.0f} % less than these explain"
 
 
@@ -94,7 +94,8 @@ def ruled_out(pair: Pair, once: Reference, ranks: int) -> Iterator[str]:
     if pair.first == "reduce_scatter":
         yield "lost pipelining: on a ring the two are an all_reduce, step by step"
     elif ratio > 1.5 * pipelining:
-        yield f"lost pipelining alone: on a ring it makes {pipelining:.3g}x, not {ratio:.3g}x"
+        made = multiple(pipelining)
+        yield f"lost pipelining alone: on a ring it makes {made}, not {multiple(ratio)}"
     if pair.inflation == 1 and pair.tensor_bytes:
         yield "bytes: the pair is of the all_reduce's size"
     if gap < 0.05 * (time - once.time_ns):

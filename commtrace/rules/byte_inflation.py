@@ -22,7 +22,7 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import mb, ms
+from commtrace.units import mb, ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -178,7 +178,7 @@ class ByteInflation(Rule, frozen=True):
                 f"{len(its)} all_gathers bring {n} x {part} to every rank, which sums them in "
                 f"{ms(summing)}: "
                 + (
-                    f"{n / 2:.3g}x the bytes of an all_reduce"
+                    f"{multiple(n / 2)} the bytes of an all_reduce"
                     if n > 2
                     else "an all_reduce does both"
                 )
@@ -209,8 +209,8 @@ class ByteInflation(Rule, frozen=True):
                 *(pair.times.ints(name) for name in ("operation", "operation_second"))
             ),
             summary=(
-                f"reduce_scatter + all_gather move {pair.inflation:.3g}x the bytes that summing "
-                f"{mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, in "
+                f"reduce_scatter + all_gather move {multiple(pair.inflation)} the bytes that "
+                f"summing {mb(pair.tensor_bytes)} needs: {mb(pair.size_bytes)}, in "
                 f"{ms(time)}"
             ),
             streams=pair.streams,

@@ -31,7 +31,7 @@ from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Coded, Column, Rows, Table
-from commtrace.units import ms
+from commtrace.units import ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -148,7 +148,7 @@ class ColdStart(Rule, frozen=True):
         return self.finding(
             cold,
             summary=(
-                f"the first {op} of {groups} takes {ms(time)}, {time / usual:.3g}x the "
+                f"the first {op} of {groups} takes {ms(time)}, {multiple(time / usual)} the "
                 + (f"usual {ms(usual)}" if its.alike else f"{ms(usual)} of larger operations")
             ),
             saving=gain,

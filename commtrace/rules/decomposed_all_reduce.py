@@ -29,7 +29,7 @@ from commtrace.rules._by_hand import (
 from commtrace.rules._excess import counts, factors, in_words, ruled_out, source, spread
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import counted, mb, ms
+from commtrace.units import counted, mb, ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -151,7 +151,7 @@ class DecomposedAllReduce(Rule, frozen=True):
             ),
             summary=(
                 f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
-                f"{time / once.time_ns:.3g}x an all_reduce's time"
+                f"{multiple(time / once.time_ns)} an all_reduce's time"
                 + (f" ({', '.join(shown)})" if shown else "")
             ),
             streams=pair.streams,

@@ -17,7 +17,7 @@ from commtrace.quantiles import median, quantiles
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows, joined
-from commtrace.units import counted, ms
+from commtrace.units import counted, ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -78,7 +78,7 @@ class EmulatedOperation(Rule, frozen=True):
         return self.finding(
             rows,
             summary=(
-                f"{op} runs as a full {executed}: {excess:.3g}x the bytes, in "
+                f"{op} runs as a full {executed}: {multiple(excess)} the bytes, in "
                 f"{counted(len(times), 'operation')} of {ms(time)}"
             ),
             saving=gain,

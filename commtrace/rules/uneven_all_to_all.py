@@ -18,7 +18,7 @@ from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.rules._uneven import bytes_cost_more, if_even
 from commtrace.synthetic import Tiny
-from commtrace.units import counted, mb, ms
+from commtrace.units import counted, mb, ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -101,7 +101,7 @@ class UnevenAllToAll(Rule, frozen=True):
             summary=(
                 f"{uneven} of {counted(count, 'all_to_all')} "
                 f"{'is' if uneven == 1 else 'are'} uneven: {who} has {mb(most)}, "
-                f"{imbalance:.3g}x the mean{besides}"
+                f"{multiple(imbalance)} the mean{besides}"
             ),
             ranks=(busiest,) if steady else (),
             streams=tuple(distinct(its.stream).tolist()),

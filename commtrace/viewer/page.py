@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from commtrace.reports import content
+from commtrace.reports.content.findings import ADVICE
 from commtrace.reports.content.open_command import numbered_findings, range_in_run
 from commtrace.reports.content.saving import saving
 from commtrace.units import clean
@@ -48,7 +49,7 @@ def _items(analysis: Analysis, link: Callable[[Finding | None], str]) -> Iterato
         yield (
             f"<li>{_anchor(link(finding), clean(finding.summary, 400))}"
             f"<p>{escape(' · '.join(filter(None, facts)))}</p>"
-            f"<p>→ {escape(clean(finding.advice, 400))}</p></li>"
+            f"<p>→ {escape(clean(finding.advice, ADVICE))}</p></li>"
         )
 
 

@@ -39,3 +39,34 @@ def test_the_only_two_that_are_left_are_each_others() -> None:
 def test_of_several_that_it_may_be_none_is_taken() -> None:
     run = halos(known=(), column=ROW)
     assert alone(run) == 5 * 4 * 2 * 2
+
+
+def stages(*, apart_us: int = 0, skip: int = 0) -> Tiny:
+    """Three GPUs in a row: in each step three micro-batches go forward, then back; no peer is told.
+
+    Sends end ``apart_us`` before their recvs; stage 0 sends to the ``skip`` after the next, too.
+    """
+    run = Tiny(3)
+    for step in range(4):
+        at = 10_000 * step
+        for rank in range(3):
+            run.collective(rank, "all_reduce", at + 7 * rank, 100 - 7 * rank, size=1 << 20)
+        for micro in range(3):
+            for hop, (source, target) in enumerate(((0, 1), (1, 2), (2, 1), (1, 0))):
+                begin = at + 1000 + 2000 * micro + 400 * hop + 2
+                target = target + skip if source == 0 else target
+                run.collective(source, "send", begin, 200 - apart_us, size=ROW, seq=None)
+                run.collective(target, "recv", begin - 30, 230, size=ROW, seq=None)
+    return run
+
+
+def test_messages_of_gpus_are_of_the_neighbour_that_they_end_with() -> None:
+    found = match(stages().trace()).matches
+    together = found.ints("operation")[found.ints("present") == 2]
+    assert len(set(together.tolist())) == 4 * 3 * 4
+    assert alone(stages()) == 0
+
+
+def test_messages_that_end_with_no_neighbours_stay_alone() -> None:
+    assert alone(stages(apart_us=100)) == 4 * 3 * 4 * 2
+    assert alone(stages(skip=1)) == 0  # around a ring the last is the first one's neighbour

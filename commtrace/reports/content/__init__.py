@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import codes, first_rows
+from commtrace.arrays import codes, first_rows, sums
 from commtrace.metrics.rank.copies import copies
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run import ranges as labels
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from commtrace.analysis import Analysis, Summary
     from commtrace.diagnosis import Note
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["headline", "notes", "sections", "unchecked", "verdict", "what_ran"]
 
@@ -97,8 +98,8 @@ def sections(analysis: Analysis, bar: int) -> Iterator[Section]:
         yield section
     if len(costs := collectives_by_dimension(run)):
         # A rank's exposed time is the sum of its devices', and a share is of their time.
-        most = _devices_of_a_rank(run)
-        yield tables.collectives(costs, most * analysis.run.span_ns, waiting.clocks(analysis))
+        span_ns = _devices_of_a_rank(run) * analysis.run.span_ns
+        yield tables.collectives(costs, span_ns, _most_exposed(busy), waiting.clocks(analysis))
     if waiting.matters(analysis):
         yield waiting.section(analysis)
     if section := ranges.section(labels.ranges(run)):
@@ -114,6 +115,12 @@ def _devices_of_a_rank(run: Measures) -> int:
     once = first_rows(codes(rank, device))
     known = rank[once][device.known[once]]
     return int(np.unique(known, return_counts=True)[1].max(initial=0))
+
+
+def _most_exposed(busy: Rows) -> int:
+    """How long the communication of the rank with most of that was exposed, on all its devices."""
+    exposed = np.maximum(busy.ints("exposed_communication_ns"), 0)  # NULL where nothing is known
+    return int(sums(codes(busy.ints("rank")), exposed, len(busy)).max(initial=0))
 
 
 def notes(notes: Sequence[Note]) -> list[str]:

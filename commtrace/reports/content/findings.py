@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from commtrace.diagnosis import Finding, Verdict
 
 __all__ = [
+    "ADVICE",
     "FindingText",
     "called_at",
     "causes",
@@ -28,6 +29,8 @@ __all__ = [
     "texts",
 ]
 
+ADVICE = 1000
+"""So many characters of an advice are shown: it holds names from the trace."""
 _SHOWN = 10
 _NAMED = 3
 _ALL_OF = {f"{op}s" for op in OPERATIONS}  # what a finding of one or two operations lies in
@@ -115,7 +118,7 @@ def text_of(finding: Finding, symptoms: list[Finding], verdict: Verdict) -> Find
         *filter(None, [saving(finding, verdict)]),
         " · ".join((*_place(finding), f"{finding.confidence} confidence", finding.rule)),
         *called_at(finding),
-        f"→ {clean(finding.advice, 400)}",
+        f"→ {clean(finding.advice, ADVICE)}",
     ]
     if symptoms:
         lines.append(f"related: {', '.join(_related(finding, symptoms))}")

@@ -165,8 +165,12 @@ def _bar(row: dict[str, Any], width: int) -> str:
     )
 
 
-def collectives(collectives: Rows, span_ns: int, clocks: list[str]) -> Section:
-    """The costliest kinds of collectives; ``clocks`` are lines about what the wait rests on."""
+def collectives(collectives: Rows, span_ns: int, exposed_ns: int, clocks: list[str]) -> Section:
+    """The costliest kinds of collectives.
+
+    ``exposed_ns`` is the time of the rank that had most; ``clocks`` are lines about what the wait
+    rests on.
+    """
     table = collectives.dicts()
     shown = table[:_COSTLIEST]
     spread = any(row["duration_ns_p95"] > _SPREAD * row["duration_ns_p50"] for row in shown)
@@ -182,8 +186,10 @@ def collectives(collectives: Rows, span_ns: int, clocks: list[str]) -> Section:
         footer.append(f"{_INFERRED} inferred from the groups' ranks and traffic.")
     if any(row["busbw_gb_s"] == 0 for row in table):
         footer.append("No busbw where a group is one rank: nothing crosses a link.")
-    if sum(row["exposed_ns"] or 0 for row in table) > span_ns:
-        footer.append("exposed: what runs at once counts for each; it adds up to more than all.")
+    if sum(row["exposed_ns"] or 0 for row in table) > exposed_ns:
+        footer.append(
+            "exposed: its share of the time, mean of ranks; what runs at once counts for each."
+        )
     if hidden := table[_COSTLIEST:]:
         rest, all_ = (sum(row["duration_ns_total"] for row in part) for part in (hidden, table))
         footer.append(f"{_hidden(len(hidden))}: {duration(rest)} of {duration(all_)} in total.")

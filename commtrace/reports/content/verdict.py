@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commtrace.metrics.rank.devices import devices
-from commtrace.reports.content.findings import causes
+from commtrace.reports.content.findings import ADVICE, causes
 from commtrace.reports.content.prose import clause
 from commtrace.reports.content.ranges import answer
 from commtrace.reports.content.saving import saving
@@ -44,7 +44,7 @@ def verdict(analysis: Analysis) -> list[str]:
 
 def _remedy(top: Finding, analysis: Analysis) -> str:
     saved = saving(top, analysis.verdict)
-    advice = f"→ {clause(clean(top.advice, 400))}"
+    advice = f"→ {clause(clean(top.advice, ADVICE))}"
     return f"{saved[0].upper()}{saved[1:]} {advice}" if saved else advice
 
 

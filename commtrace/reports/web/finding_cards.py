@@ -51,7 +51,7 @@ def _card(number: int, cause: Finding, symptoms: list[Finding], analysis: Analys
         tag("h3", tag("span", str(number), class_="badge"), text.summary),
         _saving(text.lines[0], cause),
         *(tag("p", line) for line in findings.called_at(cause)),
-        tag("p", clean(cause.advice, 600), class_="advice"),
+        tag("p", clean(cause.advice, findings.ADVICE), class_="advice"),
         tag(
             "div",
             _block("Evidence", _evidence(cause)),
