@@ -36,6 +36,11 @@ __all__ = ["swapped", "transposed"]
 _FASTER = 2.0  # times: else it may be the groups' sizes and operations
 _MAY_SPAN = {("dp", "fsdp"): "data parallelism", ("pp",): "pipelines"}
 """Dimensions whose groups may span hosts: their results can come late, or they send little."""
+_WITHIN = {
+    **{whose: (name,) for whose, name in DIMENSION.items() if name != "pp"},
+    "data parallelism": ("dp", "fsdp"),
+}
+"""Dimensions that are rather placed within hosts than others: all but pipelines."""
 
 
 class _AcrossHosts(Struct, frozen=True, eq=False):
@@ -82,20 +87,23 @@ class _AcrossHosts(Struct, frozen=True, eq=False):
         return saving(run, edit, estimate_ns, min_step_share)
 
 
-def swapped(its: Finding, run: Measures, whose: str, min_step_share: float) -> Finding:
-    """The finding, or that and what is saved if its groups were where those of others are.
+def swapped(its: Finding, run: Measures, whose: str | None, min_step_share: float) -> Finding:
+    """The finding, or that and what is saved if groups that span hosts were where others are.
 
-    Of several others those with whom most is saved.
+    Of several groups and others those with whom most is saved; ``whose`` it already says.
     """
     better = [its]
-    for found in _across_hosts(run, DIMENSION[whose]):
-        instead = "" if found.link else f", and let those of {found.others} span hosts"
-        advice = (
-            f"place each group of {whose} on one host{instead}: its ranks follow one another then "
-            "(the last dimension of init_device_mesh; Megatron-LM's default order)"
-        )
-        others = f"groups of {found.others}"
-        better.append(_with(its, run, found, others, advice, min_step_share))
+    for said, names in _WITHIN.items():
+        for found in _across_hosts(run, names):
+            instead = "" if found.link else f", and let those of {found.others} span hosts"
+            advice = (
+                f"place each group of {said} on one host{instead}: its ranks follow one another "
+                "then (the last dimension of init_device_mesh; Megatron-LM's default order)"
+            )
+            mine = its if said == whose else replace(its, summary=f"{its.summary}; that of {said}")
+            others = f"groups of {found.others}"
+            swap = _with(mine, run, found, others, advice, min_step_share)
+            better.append(swap if swap is not mine else its)
     return max(better, key=lambda one: one.cost_ns)
 
 
@@ -136,16 +144,18 @@ def _with(
     )
 
 
-def _across_hosts(run: Measures, dimension: str) -> list[_AcrossHosts]:
+def _across_hosts(run: Measures, dimension: tuple[str, ...]) -> list[_AcrossHosts]:
     """Where a dimension's groups have slow links those of others in whose place they would fit."""
+    may_span = dimension in _MAY_SPAN
+    is_far = _starting(dimension) if may_span else dimension.__contains__
     found = [
         with_fields(swap, others=others)
         for names, others in _MAY_SPAN.items()
-        if (swap := _apart(run, dimension.__eq__, _starting(names))) is not None
+        if names != dimension and (swap := _apart(run, is_far, _starting(names))) is not None
     ]
-    if found:
+    if found or may_span:
         return found
-    alone = _displacing_none(run, dimension)
+    alone = _displacing_none(run, is_far)
     return [] if alone is None else [alone]
 
 
@@ -153,9 +163,9 @@ def _starting(names: tuple[str, ...]) -> Callable[[str], bool]:
     return lambda name: name.startswith(names)
 
 
-def _displacing_none(run: Measures, dimension: str) -> _AcrossHosts | None:
+def _displacing_none(run: Measures, is_far: Callable[[str], bool]) -> _AcrossHosts | None:
     """The same where all other groups span hosts wherever their ranks are: those of all ranks."""
-    spanning, link = _spanning(run, dimension.__eq__), usual_link(run, one_host=True)
+    spanning, link = _spanning(run, is_far), usual_link(run, one_host=True)
     if spanning is None or link is None:
         return None
     known, mine, every = spanning.known, spanning.mine, len(run.rows("ranks"))

@@ -30,6 +30,8 @@ __all__ = ["SmallRows", "small_rows"]
 _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
 _CALL_NS = 100_000  # in which a host calls the next, or a latency: beyond that it does other things
 _HARDLY = 1 / 3  # of the latency: kernels that need the result of the one before take longer
+_SCALAR_BYTES, _SCALAR_NS = 64, 500_000  # of a norm, a loss or a flag, and to read and make one
+_OF_SCALARS = 0.1  # of the pause before the next: what makes it computes no longer
 _READING = 3  # latencies, in which a host reads a result and calls the next, computing hardly
 
 
@@ -86,8 +88,9 @@ def small_rows(
 def _rows(run: Measures, small: Served, known: Latency) -> Int64:
     """Numbers the rows of operations without a pause or another one in between.
 
-    None is a pause in which GPUs have next to nothing to run until their host calls the next, nor
-    on CPUs a few latencies in which it hardly computes, as where it reads each result.
+    None is a pause in which GPUs have next to nothing to run until their host calls the next, for
+    longer between scalars, each of which it reads and makes, nor on CPUs a few latencies in which
+    it hardly computes, as where it reads each result.
     """
     its, next_ns = small.operations, known.next_ns
     begin_ns, end_ns = its.ints("last_arrival_ns")[1:], its.ints("last_end_ns")[:-1]
@@ -95,10 +98,14 @@ def _rows(run: Measures, small: Served, known: Latency) -> Int64:
     begins = apart | (pause_ns > min(next_ns, _PAUSE_NS))
     gpus = bool(on_gpus(its, run).all())
     most_ns = min(max(known.ns, _CALL_NS) if gpus else _READING * next_ns, _PAUSE_NS)
+    most_computed_ns = _HARDLY * (next_ns if gpus else pause_ns)
+    if gpus and (its.ints("size_bytes") <= _SCALAR_BYTES).all():
+        most_ns = max(most_ns, _SCALAR_NS)
+        most_computed_ns = np.maximum(most_computed_ns, _OF_SCALARS * pause_ns)
     maybe = np.flatnonzero(begins & ~apart & (pause_ns <= most_ns))
     if maybe.size and (gpus or not len(run.rows("kernels"))):
         computed_ns = _computed_ns(run, its, end_ns[maybe], begin_ns[maybe])
-        begins[maybe] = computed_ns > _HARDLY * (next_ns if gpus else pause_ns[maybe])
+        begins[maybe] = computed_ns > np.broadcast_to(most_computed_ns, begins.shape)[maybe]
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
 
 

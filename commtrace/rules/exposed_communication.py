@@ -16,7 +16,7 @@ from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._across_hosts import swapped, transposed
-from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream
+from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream, whose
 from commtrace.rules._backward import Hideable, hideable
 from commtrace.rules._between_hosts import to_compare
 from commtrace.rules._bound import doing_less
@@ -125,6 +125,8 @@ class ExposedCommunication(Rule, frozen=True):
             if not unsaved and op is not None and _is_bound(found):
                 unsaved = [self._bound(found, run, op)]
             if not unsaved:
+                unsaved = [*self._misplaced(found, run)]
+            if not unsaved:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
                     "needs communication whose hiding saves time: of the "
@@ -168,6 +170,18 @@ class ExposedCommunication(Rule, frozen=True):
             advice = many_small(run, op) + overlapped(run, asynchronous(run, op), op, starved=False)
             its = self._unsaved(found, run, op, self.large_step_share, why, advice)
             yield swapped(its, run, whose, self.min_step_share)
+
+    def _misplaced(self, found: Devices, run: Measures) -> Iterator[Finding]:
+        """What is exposed of groups that would be faster within hosts; nothing of others."""
+        op, _ = most_exposed(run)
+        if op is None or not self._is_large(exposed_in_all_ns(run, found), run):
+            return
+        its = whose(run, op)
+        why = f"mostly {its}'s {op}" if its else f"mostly {op}"
+        here = self._unsaved(found, run, op, self.large_step_share, why, "")
+        better = swapped(here, run, its, self.min_step_share)
+        if better is not here:
+            yield better
 
     def _turned(self, found: Devices, run: Measures) -> Finding | None:
         """What is exposed of a mesh that lies the wrong way round; None of another."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
 from commtrace.metrics.run.double_products import double_products_ns
 from commtrace.metrics.run.joined_rows import rows_of_operations
@@ -127,7 +129,7 @@ class FullPrecisionPayload(Rule, frozen=True):
         if not worth_reporting(gain.cost_ns, run, share):
             return
         taken = float(some.ints("transfer_ns").sum())
-        yield self.finding(
+        its = self.finding(
             some,
             summary=(
                 f"{counted(len(some), 'operation')} "
@@ -148,6 +150,7 @@ class FullPrecisionPayload(Rule, frozen=True):
             explains=() if not payload.advice and _not_of_bytes(some, run) else None,
             confidence="medium" if payload.evidence and some.flags("exact").all() else "low",
         )
+        yield replace(its, behind=bool(summed))  # many mean to sum gradients in float32
 
     @staticmethod
     def bad() -> Measures:
@@ -200,7 +203,13 @@ _REDUCING = frozenset(("all_reduce", "reduce", "reduce_scatter")).__contains__
 
 
 def _not_of_bytes(some: Rows, run: Measures) -> bool:
-    """Whether these are exposed for when they are called: half the bytes are exposed, too."""
+    """Whether what is exposed is not for their bytes.
+
+    But for when they are called, so that half the bytes are exposed, too, or it is another
+    operation that is most exposed.
+    """
+    if most_exposed(run)[0] not in some.coded("op").occurring():
+        return True
     one_call = any(in_one_bucket(run, op) for op in some.coded("op").occurring())
     return _of_program(some, run) or one_call or starts_late(run, rows_of_operations(run, some))
 

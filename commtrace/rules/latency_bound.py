@@ -41,7 +41,8 @@ class LatencyBound(Rule, frozen=True):
         is more than ``min_latency_share`` of what their size takes in the median, in rows without
         a pause: on every rank the next begins within one latency, at most a millisecond, of the
         last one's end, so that little was computed in between, and they could have been one. So
-        they could where GPUs are idle until the host calls the next, for up to 100 µs. And
+        they could where GPUs are idle until the host calls the next, for up to 100 µs, or 500 µs
+        where each is a scalar of 64 bytes at most, as where the norm of each gradient is read. And
         all_gathers and reduce_scatters of sharded parameters, whatever is computed in between,
         if they are a tenth of the group's largest: those of units that could be part of others.
         Groups alike, as of one dimension of a mesh, are one finding. What hands on a pipeline's

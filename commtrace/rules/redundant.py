@@ -28,6 +28,7 @@ from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objec
 from commtrace.metrics.run.regathers import gathered_whole, regathered
 from commtrace.metrics.run.repeats import barriers_at_messages, needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
+from commtrace.metrics.run.serving import serves
 from commtrace.metrics.run.unmarked_passes import placed_by_threads
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.rules import _needless
@@ -125,7 +126,8 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_again, rows.take(again)),
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, _regathered(rows, repeated)),
-            (_needless.whole, rows.take(gathered_whole(rows))),
+            # An engine that generates in the same processes is handed whole parameters.
+            (_needless.whole, rows.take(gathered_whole(rows) & (not serves(run)))),
             (_needless.objects, rows.take(same)),
             (_needless.states, rows.take(sent_states(rows) & ~same)),
             (_needless.pickled, rows.take(exchanged_objects(rows))),

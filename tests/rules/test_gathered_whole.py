@@ -17,8 +17,12 @@ def found(
     *,
     micro_batches: int = 1,
     units_mb: tuple[float, ...] = UNITS_MB,
+    kernel: str | None = None,
 ) -> list[Finding]:
-    """FSDP's gathers and reductions of 10 MB in three units, then all_gathers of other sizes."""
+    """FSDP's gathers and reductions of 10 MB in three units, then all_gathers of other sizes.
+
+    On each rank one kernel of a name, too.
+    """
     run, now = Tiny(2, backend="gloo"), 0.0
     call = {"asynchronous": 0, "thread": 1}
     for step in range(4):
@@ -32,6 +36,8 @@ def found(
             now += 1520
         for rank in range(2):
             run.step(rank, step, begin, now - begin)
+            if kernel:
+                run.kernel(rank, begin + 10, 20, name=kernel)
     return list(diagnose(run.trace(), select=["redundant"]).findings)
 
 
@@ -42,6 +48,11 @@ def test_all_parameters_one_by_one(micro_batches: int) -> None:
     assert "gathered whole, one by one, beside what FSDP gathers" in finding.summary
     assert "24 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(24 * 1e6, rel=0.05)
+
+
+def test_an_engine_that_generates_is_handed_whole_parameters() -> None:
+    assert found(TENSORS_MB, kernel="ampere_bf16_gemm")
+    assert not found(TENSORS_MB, kernel="void vllm::paged_attention_v2_kernel<float>")
 
 
 @pytest.mark.parametrize(

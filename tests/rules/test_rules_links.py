@@ -404,7 +404,9 @@ class TestLatencyBound:
         [
             (50, 2, True),  # the host reads each result, then calls the next
             (50, 20, False),  # that can have needed it
-            (150, 2, False),  # so long a host does other things
+            (300, 9, True),  # and makes it, as the norm of each gradient: two operators' launches
+            (150, 20, False),
+            (600, 2, False),  # so long a host does other things
         ],
     )
     def test_what_an_idle_gpu_waits_for_could_have_been_sent_before(
