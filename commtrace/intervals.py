@@ -12,9 +12,21 @@ import numpy.typing as npt
 
 from commtrace.arrays import Bool, Int64
 
-__all__ = ["Intervals", "Places", "covered", "inside", "intersect", "subtract", "total", "union"]
+__all__ = [
+    "SHADES",
+    "Intervals",
+    "Places",
+    "covered",
+    "inside",
+    "intersect",
+    "shaded",
+    "subtract",
+    "total",
+    "union",
+]
 
 Intervals = tuple[Int64, Int64]
+SHADES = 8
 
 
 def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
@@ -49,6 +61,21 @@ def covered(starts: npt.ArrayLike, ends: npt.ArrayLike, merged: Intervals) -> In
     last = np.asarray(ends, dtype=np.int64)
     inside: Int64 = _covered_before(last, merged) - _covered_before(first, merged)
     return inside.clip(min=0)
+
+
+def shaded(merged: Intervals, start: int, end: int, pixels: int) -> tuple[Int64, Int64, Int64]:
+    """A merged set from start to end, drawn that many pixels wide: runs of pixels of one shade.
+
+    The first pixel of each, the one behind its last, and its shade: in how many of SHADES parts of
+    a pixel's time something ran, at least one. Where nothing did there is none.
+    """
+    edges = start + (end - start) * np.arange(pixels + 1) // pixels
+    share = covered(edges[:-1], edges[1:], merged) / np.diff(edges).clip(min=1)
+    shade = np.ceil(SHADES * share).astype(np.int64)
+    first = np.flatnonzero(np.diff(shade, prepend=-1))
+    last = np.append(first[1:], pixels)
+    drawn = shade[first] > 0
+    return first[drawn], last[drawn], shade[first[drawn]]
 
 
 def inside(moments: npt.ArrayLike, merged: Intervals) -> Bool:

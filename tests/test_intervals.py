@@ -6,7 +6,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.intervals import Intervals, Places, covered, intersect, subtract, total, union
+from commtrace.intervals import (
+    SHADES,
+    Intervals,
+    Places,
+    covered,
+    intersect,
+    shaded,
+    subtract,
+    total,
+    union,
+)
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 20)), max_size=12)
 
@@ -69,3 +79,15 @@ def test_sets_of_many_places_are_each_place_s_own(events: list[tuple[int, int, i
             zip(*(column.tolist() for column in alone), strict=True)
         )
         assert places.totals(one)[at] == total(alone)
+
+
+def test_a_pixel_is_the_lighter_the_less_of_it_something_ran() -> None:
+    ran = union([0, 50, 52, 54, 90], [20, 51, 53, 55, 100])
+    first, last, shade = shaded(ran, 0, 100, 10)
+    assert [*zip(first.tolist(), last.tolist(), shade.tolist(), strict=True)] == [
+        (0, 2, SHADES),
+        (5, 6, 3),  # 3 ns of 10
+        (9, 10, SHADES),
+    ]
+    assert shaded(union([1], [2]), 0, 100_000, 10)[2].tolist() == [1]
+    assert not shaded(union([], []), 0, 100, 10)[0].size

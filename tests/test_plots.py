@@ -139,7 +139,9 @@ def test_a_lane_for_each_stream_of_each_rank(ax: Axes) -> None:
         "communication": [(2, 6, 8)],
     }
     assert ax.get_xlim() == (0, 8)
-    assert ax.get_xlabel() == "time from the start [ms]"
+    assert (
+        ax.get_xlabel() == "time from the start [ms]; lighter where something ran for a part of it"
+    )
 
 
 def test_on_a_cpu_the_lanes_are_threads(ax: Axes) -> None:

@@ -8,16 +8,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
 from commtrace import intervals
 from commtrace.arrays import Float64
 from commtrace.diagnosis import Finding
+from commtrace.intervals import SHADES
 from commtrace.plots.figure import COLOURS, figure, lane_axis, legend_above, nothing
 
 __all__ = ["timeline"]
 
 _WAITING = "waiting"
+_FAINT = 0.1
 
 
 def timeline(
@@ -32,8 +35,8 @@ def timeline(
 
     ``events`` has the columns of the measure of that name; waiting for other ranks is hatched,
     apart from the transfer. ``start_ns`` and ``end_ns`` cut out a window of the run's time; a
-    finding's time is shaded. What is shorter than a pixel is drawn a pixel wide, and becomes one
-    with what it then touches; where kinds meet, the one that took most time is on top.
+    finding's time is shaded. A pixel of which something took a part is the lighter the less that
+    was; where kinds meet, the one that took most time is on top.
     """
     whole = events.assign(end_ns=events["start_ns"] + events["duration_ns"])
     start = int(whole["start_ns"].min()) if start_ns is None and len(whole) else start_ns or 0
@@ -52,16 +55,17 @@ def timeline(
             color="#FFF3B0",
             zorder=0,
         )
-    pixel_ns = int((end - start) / ax.get_window_extent().width) + 1
+    pixels = int(ax.get_window_extent().width)
     drawn = [name for name in COLOURS if (parts["what"] == name).any()]
     busy = (parts["end_ns"] - parts["start_ns"]).groupby(parts["what"]).sum()
     for name in drawn:
-        boxes = _boxes(parts[parts["what"] == name], start, end, pixel_ns)
+        boxes, alpha = _boxes(parts[parts["what"] == name], start, end, pixels)
         on_top = 1 + busy[name] / (busy.sum() or 1)
-        ax.add_collection(PolyCollection(list(boxes), **_look(name), zorder=on_top))
+        look = {**_look(name), "facecolor": [to_rgba(COLOURS[name], its) for its in alpha]}
+        ax.add_collection(PolyCollection(list(boxes), **look, zorder=on_top))
     lane_axis(ax, labels)
     ax.set_xlim(0, (end - start) / 1e6 or 1)
-    ax.set_xlabel("time from the start [ms]")
+    ax.set_xlabel("time from the start [ms]; lighter where something ran for a part of it")
     legend_above(ax, [Patch(**_look(name)) for name in drawn], drawn)
     return ax
 
@@ -84,18 +88,18 @@ def _parts(events: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([own[columns], waits[columns]], ignore_index=True)
 
 
-def _boxes(events: pd.DataFrame, start: int, end: int, pixel_ns: int) -> Float64:
-    """One rectangle (4 corners, in ms and lanes) per run of events that no pixel parts."""
-    boxes = []
+def _boxes(events: pd.DataFrame, start: int, end: int, pixels: int) -> tuple[Float64, Float64]:
+    """Rectangles (4 corners, in ms and lanes), each of pixels of one shade, and how opaque."""
+    boxes, shades = [], []
     for lane in events["lane"].unique():
         part = events[events["lane"] == lane]
-        first = part["start_ns"].to_numpy().clip(start, end)
-        last = part["end_ns"].to_numpy().clip(start, end)
-        left, right = intervals.union(first, np.maximum(last, first + pixel_ns))
-        x = (np.stack([left, right, right, left], axis=1) - start) / 1e6
+        ran = intervals.union(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
+        left, right, shade = intervals.shaded(ran, start, end, pixels)
+        x = np.stack([left, right, right, left], axis=1) * ((end - start) / 1e6 / pixels)
         y = np.broadcast_to(np.array([-0.4, -0.4, 0.4, 0.4]) + lane, x.shape)
         boxes.append(np.stack([x, y], axis=2))
-    return np.concatenate(boxes)
+        shades.append(shade)
+    return np.concatenate(boxes), _FAINT + (1 - _FAINT) * np.concatenate(shades) / SHADES
 
 
 def _lane_label(lane: tuple[Any, ...]) -> str:

@@ -411,7 +411,7 @@ def test_sibling_groups_are_one_line_by_their_dimension() -> None:
     for group, members in run.groups.items():
         for rank in members:
             run.collective(rank, "all_reduce", 0, 100, size=1 << 20, group=group)
-    section = tables.collectives(collectives_by_dimension(run.trace()), 100_000, [])
+    section = tables.collectives(collectives_by_dimension(run.trace()), 100_000, 0, [])
     assert [cells[:3] for cells in section.cells] == [["all_reduce", "tp, 2 groups", "2"]]
 
 
@@ -433,6 +433,6 @@ def test_where_the_program_calls_it_stands_below_its_operation() -> None:
 def test_less_than_is_no_lower_bound() -> None:
     run = Tiny(ranks=2)  # of which one was recorded: how long it waited is unknown
     run.collective(0, "all_reduce", 0, 100, size=4)
-    section = tables.collectives(collectives_by_dimension(run.trace()), 100_000, [])
+    section = tables.collectives(collectives_by_dimension(run.trace()), 100_000, 0, [])
     (cells,) = section.cells
     assert "<0.001" in cells

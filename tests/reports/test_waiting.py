@@ -178,15 +178,15 @@ def kind(**more: Any) -> Rows:
 
 
 def test_a_wait_that_clocks_would_hide_is_not_said_to_be_none() -> None:
-    title = [name for name, _ in collectives(kind(), 100, []).columns]
+    title = [name for name, _ in collectives(kind(), 100, 0, []).columns]
     wait = title.index("wait")
-    assert collectives(kind(), 100, []).cells[0][wait] == "0 %"
-    assert collectives(kind(), 100, ["no wait below"]).cells[0][wait] == "–"
+    assert collectives(kind(), 100, 0, []).cells[0][wait] == "0 %"
+    assert collectives(kind(), 100, 0, ["no wait below"]).cells[0][wait] == "–"
 
 
 def test_exposed_time_of_what_runs_at_once_adds_up_to_more() -> None:
     both = COLLECTIVES.rows(
         kind(exposed_ns=84).columns, kind(op="broadcast", exposed_ns=83).columns
     )
-    assert "adds up to more" in " ".join(collectives(both, 100, []).footer)
-    assert not collectives(kind(exposed_ns=84), 100, []).footer
+    assert "what runs at once counts for each" in " ".join(collectives(both, 200, 90, []).footer)
+    assert not collectives(both, 200, 170, []).footer

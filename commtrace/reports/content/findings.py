@@ -31,6 +31,8 @@ __all__ = [
 
 ADVICE = 1000
 """So many characters of an advice are shown: it holds names from the trace."""
+_CURED = ("copy-loop", "pageable-copy")
+"""Symptoms of a late rank that say better than that what to change in its program."""
 _SHOWN = 10
 _NAMED = 3
 _ALL_OF = {f"{op}s" for op in OPERATIONS}  # what a finding of one or two operations lies in
@@ -92,6 +94,8 @@ def _related(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
             yield f"{rule} ({times}×)"
         else:
             said = clause(clean(first.summary, 400))
+            if rule in _CURED:
+                said = f"{said} → {clean(first.advice, ADVICE)}"
             yield rule if first.summary == cause.summary else f"{rule} ({said})"
 
 

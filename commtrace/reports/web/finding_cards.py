@@ -159,7 +159,7 @@ def _replay(cause: Finding, analysis: Analysis) -> Markup | None:
     return tag(
         "div",
         bars(rows, max(step_ns, float(cause.replayed_step_ns)), "replay"),
-        tag("p", f"{less} of the median step. ", further, class_="hint"),
+        tag("p", f"It saves {less} of the median step. ", further, class_="hint"),
     )
 
 

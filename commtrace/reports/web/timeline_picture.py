@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import distinct
-from commtrace.intervals import union
+from commtrace.intervals import SHADES, shaded, union
 from commtrace.reports.web.axes import time_ticks
 from commtrace.reports.web.markup import Markup, number, tag
 from commtrace.units import clean
@@ -25,6 +25,7 @@ _BOX = 12  # of a lane's height
 _HALF = 11  # of a rank's
 _NAMED = 110  # a rank's name is short
 _LETTER = 6.5
+_FAINT = 0.1
 _KINDS = ("compute", "copy", "communication")
 
 
@@ -41,7 +42,7 @@ def kinds_of(events: Events) -> list[str]:
 
 
 def timeline_picture(events: Events, start_ns: int, end_ns: int, most: int) -> Markup:
-    """What ran from start to end on the first lanes, of what is shorter than a pixel a pixel."""
+    """What ran from start to end on the first lanes; a pixel that it fills in part is lighter."""
     its = _between(events, start_ns, end_ns)
     lanes = distinct(its.lane)[:most].tolist()
     height = _TOP + _LANE * len(lanes) + 4
@@ -145,12 +146,11 @@ def _drawn(
 def _path(
     kind: str, start: Int64, end: Int64, base: int, scale: float, y: float, height: int
 ) -> Iterator[Markup]:
-    first = np.floor((start - base) * scale).clip(0, _WIDTH).astype(np.int64)
-    last = np.ceil((end - base) * scale).clip(0, _WIDTH).astype(np.int64)
-    left, right = union(first, np.maximum(last, first + 1))
-    if left.size:
+    left, right, shade = shaded(union(start, end), base, base + round(_WIDTH / scale), _WIDTH)
+    for one in distinct(shade).tolist():
         boxes = (
             f"M{_LEFT + a} {number(y)}h{b - a}v{height}h{a - b}z"
-            for a, b in zip(left.tolist(), right.tolist(), strict=True)
+            for a, b in zip(left[shade == one].tolist(), right[shade == one].tolist(), strict=True)
         )
-        yield tag("path", class_=kind, d="".join(boxes))
+        opacity = None if one == SHADES else number(_FAINT + (1 - _FAINT) * one / SHADES)
+        yield tag("path", class_=kind, d="".join(boxes), fill_opacity=opacity)
