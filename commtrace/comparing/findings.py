@@ -9,14 +9,15 @@ from commtrace.diagnosis import Diagnosis, Finding
 
 __all__ = ["Findings", "findings"]
 
-_Key = tuple[str, tuple[int, ...]]
+_Whose = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Findings:
     """Findings of the candidate that the base lacks, of the base that it lacks, and of both.
 
-    Those of the same rule about the same ranks are one; ``remaining`` has the candidate's.
+    Those of the same rule about the same ranks are one, of several those in the same place;
+    ``remaining`` has the candidate's.
     """
 
     new: tuple[Finding, ...]
@@ -27,21 +28,39 @@ class Findings:
 def findings(base: Sequence[Diagnosis], candidate: Sequence[Diagnosis]) -> Findings:
     """Of several recordings of a side a finding counts that at least half of them have."""
     before, after = _usual(base), _usual(candidate)
-    return Findings(
-        new=tuple(its for key, its in after.items() if key not in before),
-        resolved=tuple(its for key, its in before.items() if key not in after),
-        remaining=tuple(its for key, its in after.items() if key in before),
-    )
+    new: list[Finding] = []
+    resolved: list[Finding] = []
+    remaining: list[Finding] = []
+    for whose in {**after, **before}:
+        was, its = before.get(whose, []), after.get(whose, [])
+        kept = {one.place for one in was} & {one.place for one in its}
+        # Those in the same place remain; of what is left in others the costliest stand for those.
+        stay = sorted(its, key=lambda one: (one.place not in kept, -one.cost_ns))
+        go = sorted(was, key=lambda one: (one.place in kept, one.cost_ns))
+        remaining += stay[: len(was)]
+        new += stay[len(was) :]
+        resolved += go[: max(len(was) - len(its), 0)]
+    return Findings(*(tuple(sorted(some, key=_cost)) for some in (new, resolved, remaining)))
 
 
-def _usual(side: Sequence[Diagnosis]) -> dict[_Key, Finding]:
-    """The costliest of each rule and ranks, costliest first."""
-    found: dict[_Key, list[Finding]] = {}
+def _usual(side: Sequence[Diagnosis]) -> dict[_Whose, list[Finding]]:
+    """Of each rule and ranks as many as half of the recordings have, the costliest of each."""
+    found: dict[_Whose, list[list[Finding]]] = {}
     for diagnosis in side:
-        first: dict[_Key, Finding] = {}
+        here: dict[_Whose, list[Finding]] = {}
         for its in diagnosis.findings:
-            first.setdefault((its.rule, its.ranks), its)
-        for key, its in first.items():
-            found.setdefault(key, []).append(its)
-    usual = {key: its[0] for key, its in found.items() if 2 * len(its) >= len(side)}
-    return dict(sorted(usual.items(), key=lambda item: -item[1].cost_ns))
+            here.setdefault((its.rule, its.ranks), []).append(its)
+        for whose, several in here.items():
+            found.setdefault(whose, []).append(several)
+    usual = {}
+    for whose, recordings in found.items():
+        counts = sorted((len(several) for several in recordings), reverse=True)
+        enough = (len(side) + 1) // 2
+        count = counts[enough - 1] if len(counts) >= enough else 0
+        most = max(recordings, key=len)
+        usual[whose] = sorted(most, key=_cost)[:count]
+    return usual
+
+
+def _cost(its: Finding) -> int:
+    return -its.cost_ns
