@@ -32,7 +32,7 @@ def durations(called: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax.set_xlim(shortest / 1.2, longest * 1.2)
     label_log(ax.xaxis, EngFormatter(unit="s"))
     ax.set_ylim(0, 101)
-    ax.set_xlabel("duration [s]")
+    ax.set_xlabel("duration")
     ax.set_ylabel("calls that took at most so long [%]")
     ax.grid(color="#E5E5E5")
     plain(ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1)))

@@ -101,7 +101,10 @@ def cuda_devices() -> int:
     """How many CUDA devices NCCL could use. Raises UsageError without PyTorch."""
     if find_spec("torch") is None:
         raise UsageError("recording needs PyTorch: pip install torch")
-    import torch
+    try:
+        import torch
+    except ImportError as error:  # as where a library of its is missing
+        raise UsageError(f"PyTorch cannot be imported: {error}; reinstall it") from None
 
     usable = torch.cuda.is_available() and torch.distributed.is_nccl_available()
     return torch.cuda.device_count() if usable else 0

@@ -10,7 +10,7 @@ from commtrace.arrays import distinct
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import processor
-from commtrace.causal.work.looks import longer_at
+from commtrace.causal.work.looks import Longer, longer_at
 from commtrace.intervals import union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import starved_when
@@ -53,13 +53,19 @@ def where(culprit: Culprit, run: Measures) -> str:
     """At which line of the program they are longer than the others, if that is much of it."""
     on_host = culprit.cause not in ("compute", "copy", None)
     on_host = on_host or bool(run_graph(run).calls.on_cpu[culprit.call])
-    there = None if culprit.shared or not on_host else longer_at(run, culprit.ranks)
-    if there is None or there[1] < _MUCH * culprit.on_top_ns:
+    there = _mostly_at(culprit, run) if on_host else None
+    if there is None:
         return ""
-    line, more_ns = there
     a_step = has_steps(run)
-    took = f"{ms(more_ns / run_graph(run).step_ns.size)} a step" if a_step else ms(more_ns)
-    return f"at {clean(line)}, {took} longer there"
+    steps = run_graph(run).step_ns.size
+    took = f"{ms(there.more_ns / steps)} a step" if a_step else ms(there.more_ns)
+    return f"at {clean(there.line)}, {took} longer there"
+
+
+def _mostly_at(culprit: Culprit, run: Measures) -> Longer | None:
+    """The line that its ranks are at longer than others, if that is much of what it costs."""
+    there = None if culprit.shared else longer_at(run, culprit.ranks)
+    return there if there is not None and there.more_ns >= _MUCH * culprit.on_top_ns else None
 
 
 def of_own_copies(culprit: Culprit, run: Measures) -> str:
@@ -79,9 +85,11 @@ def of_host(culprit: Culprit, run: Measures) -> str:
         if slow := _of_slow_host(culprit, run):
             return slow
         return at_line(run, rank, when, known_work(run, rank, when) or ANYTHING)
-    took = processor(run, culprit.ranks)
+    took, there = processor(run, culprit.ranks), _mostly_at(culprit, run)
     if took is None:
         return ANYTHING
+    if there is not None and there.runs > _WORKED:  # whatever else the others' processes do
+        return _IN_PYTHON
     parts = culprit.parts_ns
     worked = took.more_ns * len(culprit.ranks) - parts["compute"]
     if worked > _WORKED * parts["host"]:

@@ -151,7 +151,7 @@ class DecomposedAllReduce(Rule, frozen=True):
             ),
             summary=(
                 f"{pair.first} + {pair.second} of {mb(pair.size_bytes)} take "
-                f"{multiple(time / once.time_ns)} an all_reduce's time"
+                f"{multiple(time / once.time_ns)} an all_reduce's time once all ranks are there"
                 + (f" ({', '.join(shown)})" if shown else "")
             ),
             streams=pair.streams,

@@ -91,7 +91,9 @@ class HostBound(Rule, frozen=True):
             raise CannotLook("needs ranks that compute on CPUs")
         seen = looks(run)
         if seen is None:
-            raise CannotLook("needs looks at ranks' threads, as commtrace record takes them")
+            raise CannotLook(
+                "needs to know at which line ranks are: commtrace record looks every 10 ms"
+            )
         functions = _in_python(run, seen)
         its, where = _together(run, seen, functions), _where(run, seen, functions)
         yield from self._findings(run, its, "host", "run Python and no operator", _ADVICE, where)

@@ -116,8 +116,8 @@ class LatencyBound(Rule, frozen=True):
         yield from enough(many, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
-                "needs a latency: sizes vary too little, or times too little with them, to fit "
-                "one; without a fit only NCCL's, and that of small operations, is known"
+                "needs to know what operations take whatever their size: sizes vary too little, "
+                "or times too little with them, to tell, and they are not small, nor NCCL's"
             )
 
     def _share(self, latency: Latency) -> float:

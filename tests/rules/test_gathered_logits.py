@@ -71,3 +71,10 @@ def test_a_loss_of_gathered_logits_needs_no_gather() -> None:
 )
 def test_what_a_product_works_on_first_is_no_logits(run: Tiny) -> None:
     assert not found(run)
+
+
+@pytest.mark.parametrize(
+    "name", ["void at::native::reduce_kernel<ArgMaxOps>", "radixFindKthValues"]
+)
+def test_nor_does_a_metric_that_every_rank_counts(name: str) -> None:
+    assert bool(found(training(("elementwise", name)))) == ("ArgMax" in name)

@@ -65,13 +65,23 @@ def test_without_looks_the_rule_says_what_it_needs() -> None:
     said = diagnose(replace(looping((0, 0)), machines={}), select=["host-bound"]).skipped[
         "host-bound"
     ]
-    assert said == "needs looks at ranks' threads, as commtrace record takes them"
+    assert said == "needs to know at which line ranks are: commtrace record looks every 10 ms"
 
 
 def test_who_loops_alone_is_late_and_told_where() -> None:
     (found, *_) = diagnose(looping((0, 24_000))).findings
     assert (found.rule, found.ranks, found.confidence) == ("straggler", (1,), "high")
     assert found.advice.startswith(f"rank 1: at {LINE}, 24 ms a step longer there: ")
+
+
+def test_who_runs_python_there_computes_however_much_the_others_do_elsewhere() -> None:
+    """As a learner, whose process takes as much processor time as an actor's."""
+    run = looping((0, 24_000))
+    machines = {
+        rank: structs.replace(its, own_s=1.0, seconds=2.0) for rank, its in run.machines.items()
+    }
+    (found, *_) = diagnose(replace(run, machines=machines)).findings
+    assert "its process computed meanwhile, outside of torch" in found.advice
 
 
 def test_what_one_loops_beyond_the_others_is_not_of_all() -> None:

@@ -21,7 +21,7 @@ from commtrace.quantiles import median, medians
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Looks", "longer_at", "looks", "only_there_ns"]
+__all__ = ["Longer", "Looks", "longer_at", "looks", "only_there_ns"]
 
 _RUNS = 0.4  # of the time, in which others may have its core: else it waits
 _FEW = 5  # looks
@@ -29,6 +29,17 @@ _HARDLY = 0.1  # of what these ranks are there
 
 
 _Segments = tuple[Int64, ...]
+
+
+class Longer(Struct, frozen=True):
+    """A line that ranks are at longer than others: by ``more_ns``, in all.
+
+    ``runs`` is the share of their time there in which their threads run Python.
+    """
+
+    line: str
+    more_ns: float
+    runs: float
 
 
 class Looks(Struct, frozen=True, eq=False):
@@ -109,8 +120,8 @@ def _segments(run: Measures) -> dict[int, _Segments]:
     return {one: found.get(one, none) for one in distinct(its.calls.rank).tolist()}
 
 
-def longer_at(run: Measures, ranks: Collection[int]) -> tuple[str, float] | None:
-    """The line that these ranks are at longer than others, most of all, and how much, in all.
+def longer_at(run: Measures, ranks: Collection[int]) -> Longer | None:
+    """The line that these ranks are at longer than others, most of all.
 
     In the mean of them, beyond the median of the others. None where too few looks tell.
     """
@@ -122,7 +133,9 @@ def longer_at(run: Measures, ranks: Collection[int]) -> tuple[str, float] | None
     longest = int(more.argmax())
     if more[longest] < _FEW * median(its.time_ns):
         return None
-    return its.lines[longest], float(more[longest])
+    in_python, _ = _beside(run, its, ranks, its.python_ns)
+    runs = float(in_python[longest] / mine[longest])
+    return Longer(its.lines[longest], float(more[longest]), runs)
 
 
 def only_there_ns(run: Measures, ranks: Collection[int]) -> float:

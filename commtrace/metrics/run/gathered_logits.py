@@ -1,4 +1,4 @@
-"""All_gathers of logits: what is gathered goes into a softmax, or a loss, as it is."""
+"""All_gathers of logits: what is gathered goes into a softmax, a loss, or a metric, as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ __all__ = ["gathered_logits"]
 
 _LEAST_BYTES = 10_000_000  # keys and features of a batch, beside a loss, are fewer
 _ALWAYS = 0.9  # of the gathers of a size
-_SOFTMAX = re.compile(r"soft_?max|cross_?entropy|nll_?loss", re.IGNORECASE)
+_SOFTMAX = re.compile(
+    r"soft_?max|cross_?entropy|nll_?loss|arg_?max|top_?k|bincount|histc", re.IGNORECASE
+)
 _PRODUCT = re.compile(
     rf"{MATRIX}|Cijk_|gemv|matmul|linear_?cross|(?:^|_)mm(?:_|$)"
     r"|^aten::(?:mm|addmm|bmm|baddbmm|linear|conv|einsum|_?scaled_dot)",
@@ -28,7 +30,7 @@ _PRODUCT = re.compile(
 
 
 def gathered_logits(run: Measures, rows: Rows) -> Bool:
-    """Which rows of ``sequences`` gather what the next softmax works on.
+    """Which rows of ``sequences`` gather what the next softmax works on, or who counts hits.
 
     No compute starts beside them, and between them and the softmax no product of matrices: they are
     no parameters. Of (nearly) all gathers of their size, as a group's first rank has them: the
