@@ -143,6 +143,16 @@ def test_bytes_and_bandwidth_of_a_label() -> None:
     }
 
 
+def test_a_bandwidth_is_a_lower_bound_where_a_rank_is_missing() -> None:
+    run = both_ways()
+    assert of(run.trace(), "bound") == {("fp32", None): ("exact",), ("fp16", None): ("exact",)}
+    alone = Tiny(ranks=2)
+    alone.step(0, 0, 0, 9_000)
+    alone.step(0, 0, 50, 3_000, "fp32")
+    alone.collective(0, "all_reduce", 100, 1_000, size=1 << 20)
+    assert of(alone.trace(), "bound") == {("fp32", None): ("lower",)}
+
+
 def test_only_the_ways_that_a_workload_compares_are_compared() -> None:
     tiny = both_ways()
     answer = ["duration_ns_p50", "fp32"]

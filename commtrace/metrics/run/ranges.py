@@ -102,6 +102,12 @@ RANGES = Table(
             "moved to a root before all were there, of more than a tenth.",
             "GB/s",
         ),
+        Column(
+            "bound",
+            "category",
+            "`exact` if all of these operations were measured on every rank; `lower` if the time "
+            "of some may include waiting; null without bandwidth.",
+        ),
     ),
 )
 
@@ -141,7 +147,7 @@ def ranges(run: Measures) -> Rows:
             round(size) if size > 0 else None
             for size in _means(_sizes(its, operations), row, mine)[shown].tolist()
         ],
-        "busbw_gb_s": _busbw(run, operations, row)[shown].tolist(),
+        **_busbw(run, operations, row, shown),
     }
     names = np.array([*its.names, None], dtype=object)
     one = first_rows(row)[shown]
@@ -218,8 +224,8 @@ def _sizes(its: Labels, operations: _Operations) -> Float64:
     return np.bincount(operations.range, size, its.label.size).astype(np.float64)
 
 
-def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
-    """Of each row, over its operations: one counts once, on however many ranks."""
+def _busbw(run: Measures, each: _Operations, row: Int64, shown: Int64) -> dict[str, list[Any]]:
+    """Of each shown row, over its operations: one counts once, on however many ranks."""
     found = matched(run).operations
     count, places = len(found), row[each.range]
     # No trace tells the group of every send; of how many ranks it is does not matter there.
@@ -228,9 +234,10 @@ def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
     transfer_ns = found.ints("transfer_ns")
     known = (group_size != NULL) & (size != NULL) & (transfer_ns != NULL)
     once = first_rows(codes(places, each.of))
-    exact = found.flags("exact")[each.of[once]]
-    exact |= each.op.where(SYNCHRONISING.__contains__)[once]
-    once = once[exact & known[each.of[once]] & (each.op.codes[once] >= 0)]
+    counts = found.flags("exact")[each.of[once]]
+    counts |= each.op.where(SYNCHRONISING.__contains__)[once]
+    once = once[counts & known[each.of[once]] & (each.op.codes[once] >= 0)]
+    inexact = places[once[~found.flags("exact")[each.of[once]]]]
     of, ops, before = each.of[once], each.op.decoded(), moved_before(run)
     sent: dict[int, list[float]] = defaultdict(list)
     took: dict[int, list[float]] = defaultdict(list)
@@ -253,7 +260,9 @@ def _busbw(run: Measures, each: _Operations, row: Int64) -> Float64:
     for place, its in sent.items():
         if sum(its) > 0 and sum(took[place]) > 0 and unknown[place] <= _UNKNOWN * sum(its):
             busbw[place] = fsum(its) / fsum(took[place])
-    return busbw
+    bound = np.where(np.isin(shown, inexact), "lower", "exact").astype(object)
+    bound[np.isnan(busbw[shown])] = None
+    return {"busbw_gb_s": busbw[shown].tolist(), "bound": bound.tolist()}
 
 
 def _ways(run: Measures) -> frozenset[str]:

@@ -123,7 +123,7 @@ def _range(row: dict[str, Any], depth: int, *, compared: bool) -> list[str]:
         duration(row["exposed_communication_ns"]),
         duration(row["overlapped_communication_ns"]),
         size(row["size_bytes"]),
-        rate(row["busbw_gb_s"]),
+        ("≥ " if row["bound"] == "lower" else "") + rate(row["busbw_gb_s"]),
     ]
 
 
