@@ -15,6 +15,7 @@ from commtrace.metrics.run.sizes import small_per_step
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._rings import detours
 from commtrace.table import Rows
+from commtrace.units import mb
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -39,6 +40,7 @@ _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
 _MOSTLY = 0.5
 _FEW_BYTES = 65_536
+_UNIT_BYTES = 1_000_000  # of parameters: no block of a model that is worth sharding has fewer
 _HALF_BYTES = 2  # of an element in half precision
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _ONE_BY_ONE = (
@@ -76,9 +78,12 @@ def asked(run: Measures, op: str | None) -> str:
 
 def many_small(run: Measures, op: str) -> str:
     """That small operations could be fewer, where a step has many; latency-bound tells of rows."""
-    count = small_per_step(run, op, _FEW_BYTES)
-    said = f"each step has {count:.0f} of them: put what is small into one; "
-    return said if count >= _MANY else ""
+    of_units = op in ("all_gather", "reduce_scatter") and sharded(run)
+    count = small_per_step(run, op, _UNIT_BYTES if of_units else _FEW_BYTES)
+    less = ": put what is small into one"
+    if of_units:
+        less = f" below {mb(_UNIT_BYTES)}: shard whole blocks, not each small module"
+    return f"each step has {count:.0f} of them{less}; " if count >= _MANY else ""
 
 
 def _does_so_already(run: Measures, op: str) -> bool:

@@ -56,6 +56,15 @@ def test_many_operations_of_few_bytes_are_counted(count: int, told: bool, size: 
     assert ("each step has 20 of them" in its.advice) == told
 
 
+@pytest.mark.parametrize(("size", "told"), [(1 << 18, True), (1 << 21, False)])
+def test_units_that_are_too_small_to_shard(size: int, told: bool) -> None:
+    units = [("all_gather", lambda rank, step: 400.0)] * 20
+    reduced = [("reduce_scatter", lambda rank, step: 400.0)] * 10
+    run = gloo_loop(*units, *reduced, ranks=2, steps=STEPS, size=size)
+    advice = found(run, "exposed-communication").advice
+    assert ("each step has 20 of them below 1 MB: shard whole blocks" in advice) == told
+
+
 def exposed(*ops: str, group: str = "0", backward: bool = False, **of: Any) -> str:
     """The advice on operations that ten times come between a kernel and another."""
     run = Tiny(ranks=2)
