@@ -80,18 +80,22 @@ def _ended_together(rows: Collectives, at: Int64, time: Int64, place: Int64) -> 
 
 def _nearest_first(a: Int64, b: Int64) -> tuple[Int64, Int64]:
     """Of pairs in the order of their nearness those that leave no nearer one out."""
-    taken_a, taken_b = [a[:0]], [b[:0]]
+    pairs = [(a[:0], b[:0])]
+    taken = np.zeros(1 + max(a.max(initial=0), b.max(initial=0)), np.bool_)
     while a.size:
-        best = _first(a) & _first(b)
-        taken_a.append(a[best])
-        taken_b.append(b[best])
-        left = ~(np.isin(a, a[best]) | np.isin(b, b[best]))
+        best = _first(a, taken.size) & _first(b, taken.size)
+        pairs.append((a[best], b[best]))
+        taken[a[best]] = taken[b[best]] = True
+        left = ~(taken[a] | taken[b])
         a, b = a[left], b[left]
-    return np.concatenate(taken_a), np.concatenate(taken_b)
+    one, other = zip(*pairs, strict=True)
+    return np.concatenate(one), np.concatenate(other)
 
 
-def _first(values: Int64) -> Bool:
-    """Where each value stands for the first time."""
-    found = np.zeros(values.size, np.bool_)
-    found[np.unique(values, return_index=True)[1]] = True
-    return found
+def _first(values: Int64, count: int) -> Bool:
+    """Where each of values below a count stands for the first time."""
+    at = np.arange(values.size)
+    first = np.empty(count, np.int64)
+    first[values[::-1]] = at[::-1]
+    is_first: Bool = first[values] == at
+    return is_first
