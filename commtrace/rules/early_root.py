@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, distinct, grouped
+from commtrace.arrays import NULL, Int64, among, codes, distinct, grouped
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.chance import at_least
 from commtrace.comms import TO_ROOT
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
-from commtrace.metrics.run.joined_rows import joined_rows
+from commtrace.metrics.run.joined_rows import joined_rows, operation_of
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._examples import rooted
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from commtrace.table import Rows
 
 _SIGNIFICANT = 0.05
+_SEVERAL = 3  # that follow one another, in each step
 
 
 class EarlyRoot(Rule, frozen=True):
@@ -42,7 +43,8 @@ class EarlyRoot(Rule, frozen=True):
 
     What to do
         Give the root other work first: reorder its calls, or call asynchronously. Where the
-        root is early because it has less to do, give it more.
+        root is early because it has less to do, give it more. Where each step has several in a
+        row, of which nothing comes back in between, collect what they send and send it once.
 
     Blind spots
         Traces of NCCL before torch 2.5 and of gloo without shapes do not name the root: there it
@@ -67,15 +69,17 @@ class EarlyRoot(Rule, frozen=True):
             few = len(mine) < self.min_operations and len(early) > fair * len(mine)
             sure = few or p_value <= _SIGNIFICANT
             if sure and worth_reporting(_cost_ns(early), run, self.min_step_share):
-                found.append((len(mine), (early, len(mine), p_value)))
+                found.append((len(mine), (early, mine, p_value)))
         late = _late_ranks(run, self.min_step_share) if found else set()
         for one in enough(found, self.min_operations, "operation", "with one root"):
-            early, count, p_value = one
+            early, mine, p_value = one
             root = int(early.ints("root")[0])
             answer = made_for_all(run, root, early.ints("operation"))
             if answer and root in late and early.coded("op").being("gather").all():
                 continue  # all wait for what it makes of what it gathers: see late-root
-            yield self._finding(early, count, p_value, late, answer)
+            in_turn = _in_a_row(run, root, mine.ints("operation"))
+            advice = "; ".join(filter(None, (answer, in_turn)))
+            yield self._finding(early, len(mine), p_value, late, advice)
 
     def _often(self, roots: Rows) -> Int64:
         """The size of operations that enough others share, with its communicator and root."""
@@ -85,7 +89,7 @@ class EarlyRoot(Rule, frozen=True):
         return np.where(often, size, NULL)
 
     def _finding(
-        self, early: Rows, operations: int, p_value: float, late: set[int], answer: str
+        self, early: Rows, operations: int, p_value: float, late: set[int], advice: str
     ) -> Finding:
         root, cost = int(early.ints("root")[0]), _cost_ns(early)
         more = "" if root in late else ", or give it a larger share of the work"
@@ -106,7 +110,7 @@ class EarlyRoot(Rule, frozen=True):
             ruled_out=("clock error: only waits above three times the clocks' error are counted",),
             advice=(
                 f"let rank {root} do other work before it collects, or call asynchronously"
-                f"{more}{'; ' if answer else ''}{answer}"
+                f"{more}{'; ' if advice else ''}{advice}"
             ),
             confidence="high" if p_value < 1e-3 else "medium",
         )
@@ -120,6 +124,21 @@ class EarlyRoot(Rule, frozen=True):
     def good() -> Measures:
         """Another rank comes 3 ms before the root and the third."""
         return rooted("reduce", (4000, 1000, 4000))
+
+
+def _in_a_row(run: Measures, root: int, operations: Int64) -> str:
+    """That operations of a step could be one, if the root has several with no other in between."""
+    calls = run.rows("collectives")
+    its = np.flatnonzero((calls.ints("rank") == root) & (calls.ints("step") != NULL))
+    its = its[np.argsort(calls.ints("start_ns")[its], kind="stable")]
+    mine = among(operation_of(run)[its], operations)
+    step = calls.ints("step")[its]
+    follows = mine[1:] & mine[:-1] & (step[1:] == step[:-1])
+    steps = distinct(step[mine]).size
+    if not steps or np.count_nonzero(follows) < _SEVERAL * steps:
+        return ""
+    each = f"{np.count_nonzero(mine) / steps:.0f} of each step"
+    return f"nothing is sent back between the {each}: send what they carry at once"
 
 
 def _cost_ns(early: Rows) -> int:

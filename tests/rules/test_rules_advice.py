@@ -707,3 +707,15 @@ def test_a_bucket_that_holds_nearly_all_is_told(sizes: tuple[int, int], told: bo
     (its_finding,) = diagnose(run.trace(), select=["exposed-communication"]).findings
     assert ("100 % of the bytes in one call a step, of 1.07 GB" in its_finding.advice) == told
     assert in_one_bucket(run.trace(), "all_reduce") == told
+
+
+@pytest.mark.parametrize(("sends_back", "told"), [(False, True), (True, False)])
+def test_what_is_collected_again_and_again_could_be_sent_at_once(
+    sends_back: bool, told: bool
+) -> None:
+    gathers = ("gather", lambda rank, step: 1_000 + 2_000 * rank)
+    answers = ("broadcast", lambda rank, step: 100.0)
+    calls = [gathers, answers] * 5 if sends_back else [*[gathers] * 5, answers]
+    its = found(gloo_loop(*calls, ranks=2, steps=STEPS, size=1 << 10), "early-root")
+    said = "nothing is sent back between the 5 of each step: send what they carry at once"
+    assert (said in its.advice) == told
