@@ -2,7 +2,9 @@
 
 So are those of ``batch_isend_irecv``, as pipelines use it, in traces of PyTorch before 2026: the
 kernels have no metadata, and what their calls tell does not hold the peer. A send and its recv are
-done at about the same time, and stages pass on to their neighbours in the group.
+done at about the same time, and stages pass on to their neighbours in the group. Where all ranks
+send and receive in one kernel, that is done when both are; then they hand on around a ring, all the
+same way. Which way is not known, and makes no difference to who waits for whom: both neighbours do.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ _MOST = 0.9
 
 
 def with_neighbours(rows: Collectives, clocks: Mapping[int, RankClock]) -> Collectives:
-    """The rows with the peers of GPUs' messages that nothing names, of groups of three or more.
+    """The rows with the peers of GPUs' messages that nothing names.
 
     Each is the neighbour in the order of the group's ranks whose message ended closest to it in
-    time, on ``clocks``, which other operations tell. No row of a group whose messages hardly all
-    find one.
+    time, on ``clocks``, which other operations tell; or the one around the ring. No row of a group
+    whose messages hardly all find one.
     """
     unnamed = rows.p2p & (rows.peer == NULL) & ~rows.on_cpu & (rows.communicator >= 0)
     if not unnamed.any():
@@ -39,9 +41,25 @@ def with_neighbours(rows: Collectives, clocks: Mapping[int, RankClock]) -> Colle
         at = np.flatnonzero(unnamed & (rows.communicator == communicator) & (time != NULL))
         place = _places(rows.rank[at], members(rows.communicators[communicator]))
         sends, recvs = _ended_together(rows, at, time, place)
-        if 2 * sends.size >= _MOST * at.size > 0:
-            peer[sends], peer[recvs] = rows.rank[recvs], rows.rank[sends]
+        if 2 * sends.size < _MOST * at.size:
+            sends, recvs = _around(rows, at, place, len(members(rows.communicators[communicator])))
+        peer[sends], peer[recvs] = rows.rank[recvs], rows.rank[sends]
     return replace(rows, peer=peer)
+
+
+def _around(rows: Collectives, at: Int64, place: Int64, size: int) -> tuple[Int64, Int64]:
+    """Each send with the next rank's recv of its number, if all have one of each in each kernel."""
+    in_order = np.lexsort((rows.sends[at], rows.start[at], place))
+    its, out = at[in_order], rows.sends[at[in_order]]
+    sends, recvs = its[out], its[~out]
+    counts = np.bincount(place, minlength=size)
+    shared = sends.size == recvs.size and (counts == counts[0]).all()
+    shared = shared and (rows.rank[sends] == rows.rank[recvs]).all()
+    if not (shared and (rows.start[sends] == rows.start[recvs]).all()):
+        return at[:0], at[:0]
+    of_next = np.roll(recvs.reshape(size, -1), -1, axis=0).ravel()
+    alike = (rows.signature[sends] == rows.signature[of_next]).all()
+    return (sends, of_next) if alike else (at[:0], at[:0])
 
 
 def _on_one_clock(rows: Collectives, clocks: Mapping[int, RankClock]) -> Int64:

@@ -70,3 +70,22 @@ def test_messages_of_gpus_are_of_the_neighbour_that_they_end_with() -> None:
 def test_messages_that_end_with_no_neighbours_stay_alone() -> None:
     assert alone(stages(apart_us=100)) == 4 * 3 * 4 * 2
     assert alone(stages(skip=1)) == 0  # around a ring the last is the first one's neighbour
+
+
+def ring(*, ranks: int = 4, sends: int = 1) -> Tiny:
+    """GPUs that each send and receive in one kernel, which are done by turns; no peer is told."""
+    run = Tiny(ranks)
+    for step in range(4):
+        for rank in range(ranks):
+            run.collective(rank, "all_reduce", 10_000 * step + 7 * rank, 100, size=1 << 20)
+            for turn in range(3):
+                begin = 10_000 * step + 1_000 + 2_000 * turn + 5 * rank
+                took = 400 + 150 * ((7 * rank + turn) % 5)
+                for op in ["recv"] + ["send"] * (sends if rank == 0 else 1):
+                    run.collective(rank, op, begin, took, size=ROW, seq=None)
+    return run
+
+
+def test_kernels_that_send_and_receive_hand_on_around_a_ring() -> None:
+    assert alone(ring()) == 0
+    assert alone(ring(sends=2)) == 4 * 3 * (4 * 2 + 1)
