@@ -1,4 +1,4 @@
-"""What to do about a run that communicates for longer than it computes, however it overlaps."""
+"""Runs that communicate for longer than they compute, however they overlap, and what to do."""
 
 from __future__ import annotations
 
@@ -9,18 +9,32 @@ from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.regathers import IN_BACKWARD, regathered
 from commtrace.metrics.run.sequences import sequences
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median
+from commtrace.rules._exposed import Devices
 from commtrace.rules._less import OF_SHARDS, asked, less, sharded
 from commtrace.units import percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["doing_less"]
+__all__ = ["doing_less", "is_bound"]
 
+_NEARLY_ALL = 0.75  # of the compute
 _HYBRID = (
     "shard within hosts and replicate between them (HSDP: a mesh of two dimensions, of which the "
     "second shards), so that gathers stay on the fast links; "
 )
+
+
+def is_bound(found: Devices) -> bool:
+    """Whether nearly all compute is beside communication, and as much as half of what is exposed.
+
+    Else it is a program that only communicates, as a benchmark, or one that does not overlap.
+    """
+    overlapped_ns = found.communication_ns - found.exposed_ns
+    nearly_all = _NEARLY_ALL * (found.free_ns + overlapped_ns) <= overlapped_ns
+    much = 2 * (found.free_ns + overlapped_ns) >= found.exposed_ns
+    return bool(median(nearly_all & much) > 0)
 
 
 def doing_less(run: Measures, op: str) -> str:

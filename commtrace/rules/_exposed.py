@@ -8,7 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, codes, first_rows, sums
+from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.rank.devices import devices
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import has_steps, whole
 from commtrace.quantiles import median
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["Devices", "exposed_in_all_ns", "per_device"]
+__all__ = ["Devices", "exposed_in_all_ns", "of_devices", "operations_named", "per_device"]
 
 
 class Devices(Struct, frozen=True, eq=False):
@@ -48,6 +50,19 @@ def exposed_in_all_ns(run: Measures, found: Devices) -> float:
     if whole(run).in_steps:
         return median(found.exposed_ns)
     return median(_communicating(devices(run)).ints("exposed_communication_ns"))
+
+
+def of_devices(found: Devices) -> str:
+    """Of how many devices a time is the median, in words; nothing of one."""
+    count = found.rank.size
+    return f" (median of {count} devices)" if count > 1 else ""
+
+
+def operations_named(run: Measures, op: str | None) -> Int64:
+    """The numbers of an operation's; none where it is unknown. A message has both of its ends."""
+    its, names = matched(run).operations, POINT_TO_POINT if op in POINT_TO_POINT else {op}
+    numbers: Int64 = its.ints("operation")[its.coded("op").where(names.__contains__)]
+    return numbers
 
 
 def _communicating(devices: Rows) -> Rows:

@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.arrays import Int64, distinct
+from commtrace.arrays import distinct
 from commtrace.causal.run.replayable import replayable
 from commtrace.causal.savings import Saving, of_unrecorded
-from commtrace.causal.work.cores import FULL, asleep_ns, cores_used, full_cores, idle_cores_ns
-from commtrace.comms import POINT_TO_POINT
+from commtrace.causal.work.cores import asleep_ns, full_cores, idle_cores_ns
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
-from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import has_steps, of_time, share_pct, whole, worth_reporting
+from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._across_hosts import swapped, transposed
-from commtrace.rules._at_once import mostly_needed_at_once, on_callers_stream, whose
-from commtrace.rules._backward import Hideable, hideable
+from commtrace.rules._at_once import mostly_needed_at_once
+from commtrace.rules._backward import hideable
 from commtrace.rules._between_hosts import to_compare
-from commtrace.rules._bound import doing_less
-from commtrace.rules._exposed import Devices, exposed_in_all_ns, per_device
+from commtrace.rules._exposed import (
+    Devices,
+    exposed_in_all_ns,
+    of_devices,
+    operations_named,
+    per_device,
+)
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns, most_worth_hiding
-from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
+from commtrace.rules._less import asked
 from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
-from commtrace.rules._unsure import may_wait, why_unsure
+from commtrace.rules._unsaved import Unsaved
+from commtrace.rules._unsure import why_unsure
 from commtrace.synthetic import Tiny
-from commtrace.units import ms, percent
+from commtrace.units import ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-
-
-_NEARLY_ALL = 0.75  # of the compute
 
 
 class ExposedCommunication(Rule, frozen=True):
@@ -91,12 +91,13 @@ class ExposedCommunication(Rule, frozen=True):
         found = per_device(run)
         if not found.rank.size:
             raise CannotLook("needs a device with both communication and compute")
+        unsaved = Unsaved(self, run, found, self.min_step_share, self.large_step_share)
         its = mostly_needed_at_once(run) if self._computes(found) else None
         if its is not None:
-            yield from self._at_once(found, run, *its)
+            yield from unsaved.at_once(*its)
             return
-        if (turned := self._turned(found, run)) is not None:
-            yield turned
+        if turned := [*unsaved.turned()]:
+            yield from turned
             return
         could = median(found.gain_ns)
         behind = hideable(run) if self._is_much(could, run) else None
@@ -106,7 +107,7 @@ class ExposedCommunication(Rule, frozen=True):
             full = full_cores(run)
             gain, on_top = self._hidden(run, gain, beside_full_cores=full is not None)
             if full is not None and not self._is_much(gain, run):
-                yield self._beside_full_cores(found, run, full)
+                yield unsaved.beside_full_cores(full)
                 return
         if replayable(run) and self._is_much(could, run):
             late, then = beside_backward_ns(run, could, self.min_step_share)
@@ -117,26 +118,16 @@ class ExposedCommunication(Rule, frozen=True):
         if helps and self._is_much(gain, run):
             worth = most_worth_hiding(run) if is_tried else most_exposed(run)
             yield self._finding(found, Saving(round(gain), on_top), hidden, run, *worth)
-        elif hidden < self.hidden_pct and self._is_large(exposed_in_all_ns(run, found), run):
-            unsaved = [*self._on_callers_stream(found, run)] if self._is_large(could, run) else []
-            if not unsaved and behind is not None and behind.total_ns < could:
-                unsaved = [self._behind_backward(found, run, behind)]
-            op, _ = most_exposed(run)
-            if not unsaved and op is not None and _is_bound(found):
-                unsaved = [self._bound(found, run, op)]
-            if not unsaved:
-                unsaved = [*self._misplaced(found, run)]
-            if not unsaved:
+        elif hidden < self.hidden_pct and unsaved.is_large:
+            told = [*unsaved.without_hiding(behind, could)]
+            if not told:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
                     "needs communication whose hiding saves time: of the "
-                    f"{ms(exposed)}{_each(found)} that runs with no compute beside it compute "
+                    f"{ms(exposed)}{of_devices(found)} that runs with no compute beside it compute "
                     f"could hide {ms(could)}{gains if is_tried else ''}"
                 )
-            yield from unsaved
-
-    def _is_large(self, cost_ns: float, run: Measures) -> bool:
-        return worth_reporting(cost_ns, run, self.large_step_share)
+            yield from told
 
     def _is_much(self, cost_ns: float, run: Measures) -> bool:
         return worth_reporting(cost_ns, run, self.min_step_share)
@@ -163,107 +154,6 @@ class ExposedCommunication(Rule, frozen=True):
         share = compute_ns / found.exposed_ns.clip(min=1)
         return 100 * median(share) >= self.min_hideable_pct
 
-    def _at_once(self, found: Devices, run: Measures, op: str, whose: str) -> Iterator[Finding]:
-        """What is exposed where the next operator needs the result: nothing tells what is saved."""
-        if self._is_large(exposed_in_all_ns(run, found), run):
-            why = f"mostly {whose}'s {op}, whose result the next operator needs"
-            advice = many_small(run, op) + overlapped(run, asynchronous(run, op), op, starved=False)
-            its = self._unsaved(found, run, op, self.large_step_share, why, advice)
-            yield swapped(its, run, whose, self.min_step_share)
-
-    def _misplaced(self, found: Devices, run: Measures) -> Iterator[Finding]:
-        """What is exposed of groups that would be faster within hosts; nothing of others."""
-        op, _ = most_exposed(run)
-        if op is None or not self._is_large(exposed_in_all_ns(run, found), run):
-            return
-        its = whose(run, op)
-        why = f"mostly {its}'s {op}" if its else f"mostly {op}"
-        here = self._unsaved(found, run, op, self.large_step_share, why, "")
-        better = swapped(here, run, its, self.min_step_share)
-        if better is not here:
-            yield better
-
-    def _turned(self, found: Devices, run: Measures) -> Finding | None:
-        """What is exposed of a mesh that lies the wrong way round; None of another."""
-        op, _ = most_exposed(run)
-        if op is None or not self._is_large(exposed_in_all_ns(run, found), run):
-            return None
-        why = f"mostly {op} across hosts"
-        its = self._unsaved(found, run, op, self.large_step_share, why, "")
-        return transposed(its, run, self.min_step_share)
-
-    def _on_callers_stream(self, found: Devices, run: Measures) -> Iterator[Finding]:
-        """What compute waits for by its stream's order alone: no replay knows another order."""
-        op, _ = most_exposed(run)
-        if op is not None and on_callers_stream(run, op):
-            why = f"mostly {op}, which runs on the stream of the compute behind it"
-            advice = asked(run, op) + overlapped(run, asynchronous(run, op), op, starved=False)
-            yield self._unsaved(found, run, op, self.large_step_share, why, advice)
-
-    def _behind_backward(self, found: Devices, run: Measures, behind: Hideable) -> Finding:
-        """What is exposed of gradients' reductions, which backward cannot hide."""
-        op = str(most_exposed(run)[0])
-        what = f"only {ms(behind.backward_ns)} of backward" if behind.backward_ns else "no backward"
-        why = f"mostly {op} of gradients, and {what} runs with no communication beside it"
-        advice = f"{asked(run, op)}{less(run, op)}"
-        return self._unsaved(found, run, op, self.large_step_share, why, advice)
-
-    def _bound(self, found: Devices, run: Measures, op: str) -> Finding:
-        """What is exposed where communication lasts longer than the compute that hides it."""
-        why = f"mostly {op}, and nearly all compute runs beside communication already"
-        return self._unsaved(found, run, op, self.large_step_share, why, doing_less(run, op))
-
-    def _beside_full_cores(self, found: Devices, run: Measures, why: str) -> Finding:
-        """What is exposed; CannotLook where that is little."""
-        used = cores_used(run) or 0.0
-        # Where others take the cores it may be worth hiding once these are gone.
-        least = self.large_step_share if used >= FULL else self.min_step_share
-        if not worth_reporting(exposed_in_all_ns(run, found), run, least):
-            raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
-        ops = longest(run)
-        most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
-        why = f"most of it {most}; {why}, so that overlapping would save nothing"
-        advice = (
-            f"{asked(run, op)}communicate less: only what is needed, {fewer_bytes(run, ops)}or "
-            "less often; or give each rank more cores"
-        )
-        cores = Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL)
-        return self._unsaved(found, run, op, least, why, advice, cores)
-
-    def _unsaved(
-        self,
-        found: Devices,
-        run: Measures,
-        op: str | None,
-        least: float,
-        why: str,
-        advice: str,
-        *more: Evidence,
-    ) -> Finding:
-        """What is exposed, of which no saving is known."""
-        exposed = exposed_in_all_ns(run, found)
-        share = share_pct(exposed, run)
-        doubt, first = may_wait(run, _all_of(run, op))
-        return self.finding(
-            run.rows("collectives"),
-            summary=(
-                f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"{percent(share, 100)} {of_time(run)}, {why}"
-                f"{f' (not sure: {doubt})' if doubt else ''}"
-            ),
-            ranks=tuple(distinct(found.rank).tolist()),
-            cost_ns=0,
-            evidence=(
-                Evidence("exposed communication", exposed, "ns"),
-                Evidence(f"exposed, {of_time(run)}", share, "%", 100 * least),
-                *more,
-            ),
-            advice=first + advice + (to_compare(run, op) if op else ""),
-            confidence="low",
-            operations=_all_of(run, op),
-            weighs_ns=round(self.min_step_share * whole(run).time_ns),
-        )
-
     def _finding(
         self,
         found: Devices,
@@ -280,7 +170,7 @@ class ExposedCommunication(Rule, frozen=True):
         which = f"mostly {op}" if is_most else f"{part:.0f} % of it {op}, which is worth hiding"
         calls, late = asynchronous(run, most), unlaunched_ns(run)
         starved = late > exposed / 2 and len(calls.phase) > 0 and bool(calls.asynchronous.all())
-        doubt, first = why_unsure(run, _all_of(run, most))
+        doubt, first = why_unsure(run, operations_named(run, most))
         communication = run.rows("collectives")
         if not len(communication):  # of kernels of libraries that name no operations
             kernels = run.rows("kernels")
@@ -288,8 +178,8 @@ class ExposedCommunication(Rule, frozen=True):
         return self.finding(
             communication,
             summary=(
-                f"{ms(exposed)} of communication{_each(found)} runs with no compute beside it, "
-                f"{which}; compute could hide {ms(gain.cost_ns)}"
+                f"{ms(exposed)} of communication{of_devices(found)} runs with no compute "
+                f"beside it, {which}; compute could hide {ms(gain.cost_ns)}"
                 f"{f' (not sure: {doubt})' if doubt else ''}"
             ),
             ranks=tuple(distinct(found.rank).tolist()),
@@ -308,7 +198,7 @@ class ExposedCommunication(Rule, frozen=True):
                 if has_steps(run)
                 else ()
             ),
-            operations=_all_of(run, most),
+            operations=operations_named(run, most),
             advice=first
             + asked(run, most)
             + overlapped(run, calls, op, starved=starved)
@@ -336,26 +226,3 @@ def _run(compute_at: float) -> Measures:
             run.collective(rank, "all_reduce", step * 10_000 + 400, 4000, size=1 << 26)
             run.kernel(rank, step * 10_000 + compute_at, 4000)
     return run.trace()
-
-
-def _is_bound(found: Devices) -> bool:
-    """Whether nearly all compute is beside communication, and as much as half of what is exposed.
-
-    Else it is a program that only communicates, as a benchmark, or one that does not overlap.
-    """
-    overlapped_ns = found.communication_ns - found.exposed_ns
-    nearly_all = _NEARLY_ALL * (found.free_ns + overlapped_ns) <= overlapped_ns
-    much = 2 * (found.free_ns + overlapped_ns) >= found.exposed_ns
-    return bool(median(nearly_all & much) > 0)
-
-
-def _each(found: Devices) -> str:
-    count = found.rank.size
-    return f" (median of {count} devices)" if count > 1 else ""
-
-
-def _all_of(run: Measures, op: str | None) -> Int64:
-    """The numbers of one operation's; none where it is unknown. A message has both of its ends."""
-    its, names = matched(run).operations, POINT_TO_POINT if op in POINT_TO_POINT else {op}
-    numbers: Int64 = its.ints("operation")[its.coded("op").where(names.__contains__)]
-    return numbers

@@ -1,0 +1,154 @@
+"""What is exposed where no replay tells what hiding it saves: why it is, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from commtrace.arrays import distinct
+from commtrace.causal.work.cores import FULL, cores_used
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed
+from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
+from commtrace.rules._across_hosts import swapped, transposed
+from commtrace.rules._at_once import on_callers_stream, whose
+from commtrace.rules._backward import Hideable
+from commtrace.rules._between_hosts import to_compare
+from commtrace.rules._bound import doing_less, is_bound
+from commtrace.rules._exposed import Devices, exposed_in_all_ns, of_devices, operations_named
+from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
+from commtrace.rules._overlapped import overlapped
+from commtrace.rules._rule import Rule
+from commtrace.rules._unsure import may_wait
+from commtrace.units import ms, percent
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["Unsaved"]
+
+
+class Unsaved(Struct, frozen=True, eq=False):
+    """Findings of a rule about what devices of a run have exposed.
+
+    It weighs ``min_step_share`` of the time; ``large_step_share`` has to be exposed.
+    """
+
+    rule: Rule
+    run: Measures
+    found: Devices
+    min_step_share: float
+    large_step_share: float
+
+    @property
+    def exposed_ns(self) -> float:
+        """How long communication is exposed on the median device."""
+        return exposed_in_all_ns(self.run, self.found)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether that is worth a word though nobody knows what hiding it saves."""
+        return worth_reporting(self.exposed_ns, self.run, self.large_step_share)
+
+    @property
+    def op(self) -> str | None:
+        """The operation that is exposed most."""
+        return most_exposed(self.run)[0]
+
+    def at_once(self, op: str, of: str) -> Iterator[Finding]:
+        """What is exposed where the next operator needs the result of ``of``'s operation."""
+        if self.is_large:
+            why = f"mostly {of}'s {op}, whose result the next operator needs"
+            its = self._finding(op, why, many_small(self.run, op) + self._overlapped(op))
+            yield swapped(its, self.run, of, self.min_step_share)
+
+    def turned(self) -> Iterator[Finding]:
+        """What is exposed of a mesh that lies the wrong way round; nothing of another."""
+        if self.op is not None and self.is_large:
+            its = self._finding(self.op, f"mostly {self.op} across hosts", "")
+            better = transposed(its, self.run, self.min_step_share)
+            yield from () if better is None else (better,)
+
+    def without_hiding(self, behind: Hideable | None, could_ns: float) -> Iterator[Finding]:
+        """At most one finding: the first reason that holds, of those that hiding changes little in.
+
+        ``behind`` is what backward can hide of gradients' reductions, ``could_ns`` what compute
+        could of all.
+        """
+        run, op = self.run, self.op
+        large = worth_reporting(could_ns, run, self.large_step_share)
+        if op is not None and large and on_callers_stream(run, op):
+            why = f"mostly {op}, which runs on the stream of the compute behind it"
+            yield self._finding(op, why, asked(run, op) + self._overlapped(op))
+        elif behind is not None and behind.total_ns < could_ns:
+            yield self._behind_backward(behind)
+        elif op is not None and is_bound(self.found):
+            why = f"mostly {op}, and nearly all compute runs beside communication already"
+            yield self._finding(op, why, doing_less(run, op))
+        elif op is not None:
+            yield from self._misplaced(op)
+
+    def beside_full_cores(self, why: str) -> Finding:
+        """What is exposed where no core is idle; CannotLook where that is little."""
+        run, used = self.run, cores_used(self.run) or 0.0
+        # Where others take the cores it may be worth hiding once these are gone.
+        least = self.large_step_share if used >= FULL else self.min_step_share
+        if not worth_reporting(self.exposed_ns, run, least):
+            raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
+        ops = longest(run)
+        most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
+        why = f"most of it {most}; {why}, so that overlapping would save nothing"
+        advice = (
+            f"{asked(run, op)}communicate less: only what is needed, {fewer_bytes(run, ops)}or "
+            "less often; or give each rank more cores"
+        )
+        cores = Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL)
+        return self._finding(op, why, advice, cores, least=least)
+
+    def _behind_backward(self, behind: Hideable) -> Finding:
+        """What is exposed of gradients' reductions, which backward cannot hide."""
+        run, op = self.run, str(self.op)
+        what = f"only {ms(behind.backward_ns)} of backward" if behind.backward_ns else "no backward"
+        why = f"mostly {op} of gradients, and {what} runs with no communication beside it"
+        return self._finding(op, why, f"{asked(run, op)}{less(run, op)}")
+
+    def _misplaced(self, op: str) -> Iterator[Finding]:
+        """What is exposed of groups that would be faster within hosts; nothing of others."""
+        of = whose(self.run, op)
+        here = self._finding(op, f"mostly {of}'s {op}" if of else f"mostly {op}", "")
+        better = swapped(here, self.run, of, self.min_step_share)
+        if better is not here:
+            yield better
+
+    def _overlapped(self, op: str) -> str:
+        return overlapped(self.run, asynchronous(self.run, op), op, starved=False)
+
+    def _finding(
+        self, op: str | None, why: str, advice: str, *more: Evidence, least: float | None = None
+    ) -> Finding:
+        run, exposed = self.run, self.exposed_ns
+        share = share_pct(exposed, run)
+        operations = operations_named(run, op)
+        doubt, first = may_wait(run, operations)
+        threshold = 100 * (self.large_step_share if least is None else least)
+        return self.rule.finding(
+            run.rows("collectives"),
+            summary=(
+                f"{ms(exposed)} of communication{of_devices(self.found)} runs with no compute "
+                f"beside it, {percent(share, 100)} {of_time(run)}, {why}"
+                f"{f' (not sure: {doubt})' if doubt else ''}"
+            ),
+            ranks=tuple(distinct(self.found.rank).tolist()),
+            cost_ns=0,
+            evidence=(
+                Evidence("exposed communication", exposed, "ns"),
+                Evidence(f"exposed, {of_time(run)}", share, "%", threshold),
+                *more,
+            ),
+            advice=first + advice + (to_compare(run, op) if op else ""),
+            confidence="low",
+            operations=operations,
+            weighs_ns=round(self.min_step_share * whole(run).time_ns),
+        )
