@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["EVENTS", "LEAST", "MOST", "WITHIN_S", "amount"]
+import time
+from collections import deque
+from itertools import pairwise
+
+__all__ = ["EVENTS", "LEAST", "MOST", "WITHIN_S", "StepsBefore", "amount"]
 
 LEAST, MOST = 3, 8
 WITHIN_S = 10.0
@@ -27,3 +31,25 @@ def amount(step_s: float | None, events_per_s: float | None) -> int:
     if events_per_s:
         steps = min(steps, max(int(EVENTS / (events_per_s * step_s)), 1))
     return steps
+
+
+class StepsBefore:
+    """When the last steps before a window ended, and what the profiler kept of each second."""
+
+    def __init__(self) -> None:
+        self._ends: deque[float] = deque(maxlen=4)
+        self.events_per_s: float | None = None
+
+    def end(self) -> None:
+        """A step has ended."""
+        self._ends.append(time.monotonic())
+
+    @property
+    def seconds(self) -> float | None:
+        """How long they took; None of fewer than one, whose beginning is known."""
+        return self._ends[-1] - self._ends[0] if len(self._ends) > 1 else None
+
+    def amount(self) -> int:
+        """How many steps to record, by the quickest of them."""
+        times = [end - start for start, end in pairwise(self._ends)]
+        return amount(min(times, default=None), self.events_per_s)

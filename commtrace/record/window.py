@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import torch
 
 from commtrace.errors import RecordError
 from commtrace.record import labels
-from commtrace.record.amount import EVENTS, LEAST, amount
+from commtrace.record.amount import EVENTS, LEAST, StepsBefore
 from commtrace.record.in_flight import InFlight
 from commtrace.record.job import Plan
 from commtrace.record.own_profiler import OWN
@@ -66,10 +64,9 @@ class Window:
         self._first = None if plan.on_signal else plan.first
         self._last: int | None = None
         self._ended = 0
-        self._ends: deque[float] = deque(maxlen=4)
+        self._before = StepsBefore()
         self._amount = None if plan.seconds else plan.steps
         self._first_end_ns = 0
-        self._events_per_s: float | None = None
         self._until = 0.0
         self._whole = Profiler()
         self._profiler = self._whole
@@ -108,7 +105,7 @@ class Window:
         if self._stage is _Stage.OVER:
             self.afterwards.end()
             return
-        self._ends.append(time.monotonic())
+        self._before.end()
         if self._ended == 1:
             self._first_end_ns = time.time_ns()
         if not self._requested:
@@ -137,8 +134,7 @@ class Window:
         self._meeting.close()
         self._meeting = Meeting()
         self._first = None if self._plan.on_signal else self._plan.first
-        self._ended = 0
-        self._ends.clear()
+        self._ended, self._before = 0, StepsBefore()
         self.step()
 
     def end_steps(self, why: str) -> None:
@@ -234,26 +230,17 @@ class Window:
         if not is_needed:
             self._whole.stop()
         if self._chooses:
-            self._events_per_s = self._whole.events_per_s(self._first_end_ns)
-            if len(self._ends) > 1:  # so that who is first to begin has heard of the others
+            self._before.events_per_s = self._whole.events_per_s(self._first_end_ns)
+            if self._before.seconds is not None:  # so that the first to begin has heard of others
                 self._choose()
         if not is_needed:
             self._profiler = Profiler()
             self._profiler.prepare()
         labels.collect()
-        self._meeting.open(self._patience_s)
+        # For ranks that have not ended the step before; without one they could not have said so.
+        self._meeting.open(None if self._plan.on_signal else self._before.seconds)
         self._meeting.read()
         self._stage = _Stage.WARMING
-
-    @property
-    def _patience_s(self) -> float | None:
-        """How long to wait for ranks that have not ended the step before: its last steps' time.
-
-        None where there was no such step, in which they could have said so.
-        """
-        if self._plan.on_signal or len(self._ends) < 2:
-            return None
-        return self._ends[-1] - self._ends[0]
 
     @property
     def _chooses(self) -> bool:
@@ -262,9 +249,7 @@ class Window:
 
     def _choose(self) -> int:
         """How many steps this rank can keep, or another that can keep fewer."""
-        times = [end - start for start, end in pairwise(self._ends)]
-        chosen = amount(min(times, default=None), self._events_per_s)
-        return self._meeting.lower("lowest number of steps", chosen)
+        return self._meeting.lower("lowest number of steps", self._before.amount())
 
     def _start(self) -> None:
         if self._chooses:
