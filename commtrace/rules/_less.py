@@ -12,6 +12,7 @@ from commtrace.comms import POINT_TO_POINT, element_bytes
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import small_per_step
+from commtrace.metrics.run.unused_search import searches_unused
 from commtrace.metrics.run.waits import matched
 from commtrace.rules._rings import detours
 from commtrace.table import Rows
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OF_SHARDS",
+    "UNUSED",
     "asked",
     "fewer_bytes",
     "fused",
@@ -63,6 +65,13 @@ _OBJECTS = (
 )
 
 
+UNUSED = (
+    "leave out find_unused_parameters=True if all are used (torch warns then): DDP walks the whole "
+    "graph behind each forward pass, and all_reduces which parameters it found"
+)
+"""What to do where DDP searches for unused parameters."""
+
+
 def asked(run: Measures, op: str | None) -> str:
     """What to ask of a program whose communication is mostly one operation; empty if nothing."""
     if op is None:
@@ -71,6 +80,8 @@ def asked(run: Measures, op: str | None) -> str:
         return f"{_OBJECTS}; "
     if op in POINT_TO_POINT and (ring := detours(run)):
         return ring
+    if op == "all_reduce" and searches_unused(run):
+        return f"{UNUSED}; "
     if many := many_small(run, op):
         return many
     return f"{_ASK[op]}; " if op in _ASK and not _does_so_already(run, op) else ""

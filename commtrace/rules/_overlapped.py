@@ -61,6 +61,7 @@ _FSDP_REDUCES = (
     "them less often (set_requires_gradient_sync(False) for all micro-batches but the last)"
 )
 _GATHERS = "FSDP::all_gather"
+_FSDP1, _OF_MODEL_AND_UNIT = "FullyShardedDataParallel.", ("_root_pre_forward", "forward")
 _ONE_UNIT = (
     "FSDP shards the model as one unit, so that nothing is left to compute beside its gather: "
     "shard its blocks, too (fully_shard each before the model; FSDP1: auto_wrap_policy), so that "
@@ -285,12 +286,17 @@ def _is_labelled(run: Measures) -> bool:
 
 
 def _is_one_unit(run: Measures) -> bool:
-    """Whether FSDP2 gathers for the model as a whole only: each unit below has a label of its own.
+    """Whether FSDP gathers for the model as a whole only: each unit below has a label of its own.
 
     https://github.com/pytorch/pytorch/blob/main/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
+    With FSDP1 each forward pass of a unit has one, and those of a model one more.
     """
-    labels = run.rows("steps").coded("label").occurring()
-    return _GATHERS in labels and not any(its.startswith(f"{_GATHERS} (") for its in labels)
+    label = run.rows("steps").coded("label")
+    labels = label.occurring()
+    if _GATHERS in labels:
+        return not any(its.startswith(f"{_GATHERS} (") for its in labels)
+    models, units = (int(label.being(f"{_FSDP1}{its}").sum()) for its in _OF_MODEL_AND_UNIT)
+    return 0 < models == units
 
 
 def _scatters(run: Measures) -> int:

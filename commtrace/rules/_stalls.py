@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPILES",
     "NAME",
+    "ON_CPU",
     "SAVE",
     "SAVE_BY_ALL",
     "at_line",
@@ -62,7 +63,15 @@ _NS_PER_BYTE = 50  # 20 MB/s: what is pickled more slowly was not there before
 _LEAST = 0.01  # of the time: what takes less is not worth a word
 _IN_PYTHON = "loading data, printing, compiling, Python outside of torch"
 _FUSED = "a fused optimizer (fused=True) launches once"
+ON_CPU = "the optimizer runs on the CPU"
+"""So begins what is said of a host that computes it while its GPU waits, as offloading has it."""
+_OFFLOADED = (
+    f"{ON_CPU}: leave optimizer states on the GPU where memory allows (less offloading), or give "
+    "each process more threads"
+)
 _REMEDIES = {
+    # Which take a host no time where it only launches them.
+    **{f"aten::_fused_{name}": _OFFLOADED for name in ("adam", "sgd", "adagrad")},
     "flatten_dense_tensors": "DDP packs its module's buffers to send rank 0's: "
     "broadcast_buffers=False, if each rank may keep its own (BatchNorm's statistics)",
     "_foreach_": _FUSED,

@@ -14,9 +14,11 @@ from commtrace.causal.edits.rank_edits import launching_ahead
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, saving
 from commtrace.causal.work.segments import LABELLED
+from commtrace.comms import DDP_FORWARD
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.intervals import subtract, union
 from commtrace.metrics.rank.timelines import Timeline, behind, elsewhere, timelines
+from commtrace.metrics.run.unused_search import searches_unused
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._advice import ADVICE
@@ -29,10 +31,11 @@ from commtrace.rules._idle import (
     starting,
     starved_ns,
 )
-from commtrace.rules._less import sharded
+from commtrace.rules._less import UNUSED, sharded
 from commtrace.rules._rule import Rule, too
 from commtrace.rules._stalls import (
     NAME,
+    ON_CPU,
     if_unrecorded,
     label_in,
     later_steps,
@@ -230,12 +233,14 @@ class LaunchGap(Rule, frozen=True):
         label = label_in(run, line.rank, when)
         causes = (cause for cause, its in LABELLED.items() if label and its.match(label))
         does = next((ADVICE[cause] for cause in causes), None) or carried(found)
+        if label == DDP_FORWARD and searches_unused(run):
+            does = UNUSED
         if not does:
             does = "; ".join(
                 filter(None, (meanwhile(run, line.rank, when), waited_first(run, line.rank, when)))
             )
         since, later = ms(int(found.begin_ns[longest] - line.first_ns)), later_steps(run)
-        return self._finding(
+        its = self._finding(
             found,
             run,
             summary=(
@@ -254,6 +259,7 @@ class LaunchGap(Rule, frozen=True):
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
+        return replace(its, behind=ON_CPU in does)  # many offload for want of memory
 
     def _finding(
         self,

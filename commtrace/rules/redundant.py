@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -136,7 +137,8 @@ class Redundant(Rule, frozen=True):
             edit = _EDITS.get(say, not_issued)
             cost = _cost_ns(run, found, edit) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
-                yield self._finding(run, say(found), found, _operations(found).size, cost)
+                its = self._finding(run, say(found), found, _operations(found).size, cost)
+                yield replace(its, behind=say is _needless.regathered)  # for want of memory
 
     def _finding(
         self, run: Measures, said: _needless.Said, needless: Rows, count: int, cost_ns: int

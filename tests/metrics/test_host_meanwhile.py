@@ -76,6 +76,13 @@ def test_attention_of_new_shapes_is_planned_anew(tmp_path: Path) -> None:
     assert "enable_cudnn_sdp(False)" in said
 
 
+def test_an_optimizer_that_takes_the_host_long_runs_on_it(tmp_path: Path) -> None:
+    run = written(tmp_path, "aten::_fused_adamw_")
+    assert "the optimizer runs on the CPU: leave optimizer states on the GPU" in advice(run)
+    (finding,) = diagnose(run.measures, select=["launch-gap"]).findings
+    assert finding.behind
+
+
 def test_without_operators_or_files_it_is_left_open(tmp_path: Path) -> None:
     run = written(tmp_path, None)
     assert "look at what the host does meanwhile: loading data" in advice(run)

@@ -67,6 +67,28 @@ def test_all_else_is_as_it_should_be(gathered_mb: tuple[float, ...]) -> None:
     assert not found(gathered_mb)
 
 
+@pytest.mark.parametrize(("dtype", "told"), [("float32", True), ("bfloat16", False)])
+def test_half_of_the_gradients_in_the_type_that_they_are_reduced_in(dtype: str, told: bool) -> None:
+    """Units are gathered in bfloat16; what else is gathered in float32 is no parameter."""
+    run, now = Tiny(2, backend="gloo"), 0.0
+    call = {"asynchronous": 0, "thread": 1}
+    for step in range(4):
+        begin = now
+        its = [("all_gather", mb / 2, "bfloat16") for mb in UNITS_MB]
+        its += [("reduce_scatter", mb, "float32") for mb in UNITS_MB]
+        its += [("all_gather", mb if told else mb / 2, dtype) for mb in (3, 3)]
+        for op, mb, kind in its:
+            for rank in range(2):
+                run.op(rank, now, 500)
+                run.collective(rank, op, now + 510, 1000, size=round(mb * 1e6), dtype=kind, **call)
+                run.gap(rank, now + 505, 1005)
+            now += 1520
+        for rank in range(2):
+            run.step(rank, step, begin, now - begin)
+    findings = diagnose(run.trace(), select=["redundant"]).findings
+    assert bool(findings) == told
+
+
 @pytest.mark.parametrize(
     ("units_mb", "gathered_mb"),
     [

@@ -14,7 +14,7 @@ from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.metrics.rank.exposed_calls import asynchronous
 from commtrace.rules import diagnose
-from commtrace.rules._less import fewer_bytes
+from commtrace.rules._less import asked, fewer_bytes
 from commtrace.rules._overlapped import in_one_bucket, overlapped, starts_late
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.gloo_loop import gloo_loop
@@ -387,6 +387,37 @@ def test_a_model_that_is_one_unit_is_to_be_sharded_by_blocks(
         run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
     advice = found(run.trace(), "exposed-communication").advice
     assert ("shards the model as one unit" in advice) == told
+
+
+@pytest.mark.parametrize(("units", "told"), [(1, True), (3, False)])
+def test_a_model_of_fsdp1_is_one_unit_if_none_below_it_has_a_pass(units: int, told: bool) -> None:
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 2000 * i
+        run.kernel(rank, start, 100)
+        launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
+        for of in ("_root_pre_forward", *["forward"] * units):
+            run.step(rank, i, start, 50, label=f"FullyShardedDataParallel.{of}")
+        run.collective(rank, "all_gather", start + 100, 400, size=1 << 24, **launched)
+        run.collective(rank, "reduce_scatter", start + 500, 50, size=99, **launched)
+        run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("shards the model as one unit" in advice) == told
+
+
+@pytest.mark.parametrize("maps", [10, 9, 0])
+def test_who_searches_for_unused_parameters_is_told_not_to(maps: int) -> None:
+    """DDP sums a map of parameters in each step then, in int32."""
+    run = Tiny(ranks=2)
+    for rank, i in product((0, 1), range(10)):
+        start = 2000 * i
+        run.step(rank, i, start, 1990)
+        run.step(rank, i, start, 90, label="DistributedDataParallel.forward")
+        run.collective(rank, "all_reduce", start + 900, 700, size=1 << 24)
+        if i < maps:
+            run.collective(rank, "all_reduce", start + 1700, 20, size=400, dtype="int32")
+    advice = asked(run.trace(), "all_reduce")
+    assert ("leave out find_unused_parameters=True" in advice) == (maps == 10)
 
 
 def test_experts_need_their_tokens_at_once() -> None:

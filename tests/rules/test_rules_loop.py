@@ -359,6 +359,18 @@ def test_what_may_be_meant_goes_behind_what_is_surely_wrong(
     assert found == (["latency-bound", "early-root"] if sure else ["early-root", "latency-bound"])
 
 
+@pytest.mark.parametrize(("tenths", "first"), [(9, "early-root"), (11, "latency-bound")])
+def test_of_what_may_be_meant_half_counts(
+    monkeypatch: pytest.MonkeyPatch, tenths: int, first: str
+) -> None:
+    trace = idle_gpu(0)
+    time_ns, one = whole(trace).time_ns, a_finding(trace)
+    less = replace(one, rule="latency-bound", cost_ns=time_ns * tenths // 200, confidence="low")
+    more = replace(one, rule="early-root", cost_ns=time_ns * 15 // 200, behind=True)
+    asked(monkeypatch, trace, less, more)
+    assert next(iter(diagnose(trace, select=["launch-gap"]).findings)).rule == first
+
+
 @pytest.mark.parametrize(("tenths", "first"), [(12, "latency-bound"), (14, "early-root")])
 def test_what_is_surer_and_saves_nearly_as_much_is_first(
     monkeypatch: pytest.MonkeyPatch, tenths: int, first: str

@@ -13,6 +13,7 @@ __all__ = ["IN_BACKWARD", "gathered_whole", "regathered"]
 IN_BACKWARD = 1.5
 """Gathers for each reduction, if parameters are gathered again for backward, but for the last."""
 _AGAIN = 3
+_HALF = 0.5  # of the gradients: some programs look at the layers' alone
 _ALWAYS = 0.9  # of the steps: the window may cut one
 
 
@@ -46,8 +47,9 @@ def gathered_whole(rows: Rows) -> Bool:
     """Which rows of ``sequences`` gather tensors one by one, in all what FSDP reduces in a step.
 
     As ``full_tensor()`` of each parameter or gradient does: of sizes that no reduction of the group
-    has, in a step in which they hold as many elements as its gradients, and so do the gathers of
-    units that are reduced. Without these the others are what sharding needs.
+    has, in a step in which they hold as many elements as its gradients, or half as many in the type
+    of the reductions, which units are not gathered in; and so do the gathers of units that are
+    reduced. Without these the others are what sharding needs.
     """
     gathers, reductions = (rows.coded("op").being(op) for op in ("all_gather", "reduce_scatter"))
     found = np.zeros(len(rows), dtype=np.bool_)
@@ -64,7 +66,10 @@ def gathered_whole(rows: Rows) -> Bool:
     once = np.full(int(step.max()) + 1, np.inf)
     np.minimum.at(once, step[reduces], times[reduces])
     parameters = np.bincount(step, many * reduces) / once
-    whole, units = (np.bincount(step, many * its) for its in (~of_units, of_units & ~reduces))
-    every = (parameters > 0) & (np.minimum(whole, units) >= _ALWAYS * parameters)
-    found[mine] = ~of_units & every[step]
+    gathered, dtype = of_units & ~reduces, its.coded("dtype").codes
+    known = (parameters > 0) & (np.bincount(step, many * gathered) >= _ALWAYS * parameters)
+    as_reduced = np.isin(dtype, dtype[reduces]) & ~np.isin(dtype, dtype[gathered])
+    for which, share in ((~of_units, _ALWAYS), (~of_units & as_reduced, _HALF)):
+        every = known & (np.bincount(step, many * which) >= share * parameters)
+        found[mine] |= which & every[step]
     return found
