@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +46,11 @@ _FEW_BYTES = 65_536
 _UNIT_BYTES = 1_000_000  # of parameters: no block of a model that is worth sharding has fewer
 _HALF_BYTES = 2  # of an element in half precision
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
+_JOINS_STATISTICS = re.compile("batch_norm_reduce_statistics")
+_SYNC_BATCH_NORM = (
+    "most of them SyncBatchNorm's, for which each layer waits: synchronise within hosts alone "
+    "(process_group), or where a rank's batch is large enough, or with GroupNorm, not at all"
+)
 _ONE_BY_ONE = (
     "if ranks are served one after another, let all go at once: batch_isend_irecv, or a collective "
     "(scatter, gather, all_to_all)"
@@ -92,9 +98,16 @@ def many_small(run: Measures, op: str) -> str:
     of_units = op in ("all_gather", "reduce_scatter") and sharded(run)
     count = small_per_step(run, op, _UNIT_BYTES if of_units else _FEW_BYTES)
     less = ": put what is small into one"
-    if of_units:
+    if _synchronises_statistics(run):
+        less = f", {_SYNC_BATCH_NORM}"
+    elif of_units:
         less = f" below {mb(_UNIT_BYTES)}: shard whole blocks, not each small module"
     return f"each step has {count:.0f} of them{less}; " if count >= _MANY else ""
+
+
+def _synchronises_statistics(run: Measures) -> bool:
+    """Whether SyncBatchNorm ran on GPUs, whose kernel joins the ranks' statistics."""
+    return any(map(_JOINS_STATISTICS.search, run.rows("kernels").coded("name").occurring()))
 
 
 def _does_so_already(run: Measures, op: str) -> bool:

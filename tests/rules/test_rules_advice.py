@@ -405,6 +405,18 @@ def test_a_model_of_fsdp1_is_one_unit_if_none_below_it_has_a_pass(units: int, to
     assert ("shards the model as one unit" in advice) == told
 
 
+@pytest.mark.parametrize("name", ["batch_norm_reduce_statistics_kernel", "batch_norm_stats"])
+def test_statistics_that_each_layer_synchronises_are_not_put_into_one(name: str) -> None:
+    run = Tiny(ranks=2)
+    for rank in (0, 1):
+        run.step(rank, 0, 0, 9_900)
+        for layer in range(20):
+            run.kernel(rank, 400 * layer, 100, name=name)
+            run.collective(rank, "all_reduce", 400 * layer + 150, 30, size=4096)
+    of_layers = "most of them SyncBatchNorm's" in asked(run.trace(), "all_reduce")
+    assert of_layers == ("reduce" in name)
+
+
 @pytest.mark.parametrize("maps", [10, 9, 0])
 def test_who_searches_for_unused_parameters_is_told_not_to(maps: int) -> None:
     """DDP sums a map of parameters in each step then, in int32."""
