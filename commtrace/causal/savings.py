@@ -174,12 +174,13 @@ def of_transfers(
     less_ns: npt.NDArray[np.floating[Any]],
     estimate_ns: float,
     min_step_share: float,
+    most_ns: float = 0.0,
 ) -> Saving:
     """What is saved if operations (rows with ``operation``) take so much less once all are there.
 
-    Not worked out, the estimate, where that is not worth reporting.
+    Not worked out, the estimate, where neither that is worth reporting nor the most it may be.
     """
-    if not worth_reporting(estimate_ns, run, min_step_share):
+    if not worth_reporting(max(estimate_ns, most_ns), run, min_step_share):
         return Saving(round(estimate_ns))
     return saving(run, taking_less(run, known, less_ns), estimate_ns, min_step_share)
 

@@ -122,10 +122,12 @@ class FullPrecisionPayload(Rule, frozen=True):
             full &= np.isin(known.ints("operation"), only)
         some, less = known.take(full), _gain_ns(known)[full]
         exposed = 1 - hidden(some, run)
-        estimate = wall_ns(some.ints("last_end_ns"), less * exposed)
+        end_ns = some.ints("last_end_ns")
+        estimate = wall_ns(end_ns, less * exposed)
         summed = payload.advice is None and some.coded("op").where(_REDUCING).all()
         share = self.large_step_share if summed else self.min_step_share
-        gain = of_transfers(run, some, less, estimate, share)
+        # What is behind them on their stream waits for them, too, hidden as they may be.
+        gain = of_transfers(run, some, less, estimate, share, wall_ns(end_ns, less))
         if not worth_reporting(gain.cost_ns, run, share):
             return
         taken = float(some.ints("transfer_ns").sum())
