@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from commtrace.causal.work.looks import longer_at
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
@@ -16,11 +17,16 @@ LINE = "train.py:12 in tokenize"
 
 
 def looping(
-    loops_us: tuple[int, int], *, lines: tuple[str, str] = (LINE, LINE), in_operators: bool = False
+    loops_us: tuple[int, int],
+    *,
+    lines: tuple[str, str] = (LINE, LINE),
+    in_operators: bool = False,
+    seen: int = STEPS,
 ) -> Measures:
     """Two ranks that loop for so long in each step, and compute for 60 ms.
 
-    All looks see a line of theirs while they loop; in operators, if they ran these there.
+    All looks of so many steps see a line of theirs while they loop; in operators, if they ran these
+    there.
     """
     run = Tiny(2, backend="gloo")
     for step in range(STEPS):
@@ -29,7 +35,7 @@ def looping(
             run.step(rank, step, start, STEP_US)
             if in_operators:
                 run.op(rank, start, loops)
-            for look in range(LOOK_US, loops + 1, LOOK_US):
+            for look in range(LOOK_US, loops + 1 if step < seen else 0, LOOK_US):
                 run.look(rank, start + look - 1, lines[rank], LOOK_US)
             run.look(rank, start + loops + 30_000, "train.py:30 in main", LOOK_US)
             call = start + loops + 60_000
@@ -72,6 +78,18 @@ def test_who_loops_alone_is_late_and_told_where() -> None:
     (found, *_) = diagnose(looping((0, 24_000))).findings
     assert (found.rule, found.ranks, found.confidence) == ("straggler", (1,), "high")
     assert found.advice.startswith(f"rank 1: at {LINE}, 24 ms a step longer there: ")
+
+
+@pytest.mark.parametrize(
+    ("loops_us", "told"),
+    [((0, 9_000), True), ((0, 6_000), False), ((9_000, 18_000), False), ((9_000, 24_000), True)],
+)
+def test_fewer_looks_tell_a_line_that_no_other_rank_is_at(
+    loops_us: tuple[int, int], told: bool
+) -> None:
+    """Each of 3 ms, in one step."""
+    its = longer_at(looping(loops_us, seen=1), [1])
+    assert (its is not None and its.line == LINE) == told
 
 
 def test_who_runs_python_there_computes_however_much_the_others_do_elsewhere() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Longer", "Looks", "longer_at", "looks", "only_there_ns"]
 
 _RUNS = 0.4  # of the time, in which others may have its core: else it waits
-_FEW = 5  # looks
+_FEW, _FEW_ALONE = 5, 3  # looks; at what no other rank is ever seen at
 _HARDLY = 0.1  # of what these ranks are there
 
 
@@ -130,8 +130,9 @@ def longer_at(run: Measures, ranks: Collection[int]) -> Longer | None:
         return None
     mine, others = _beside(run, its, ranks, its.time_ns)
     more = mine - others
-    longest = int(more.argmax())
-    if more[longest] < _FEW * median(its.time_ns):
+    enough = np.where(others > 0, _FEW, _FEW_ALONE) * median(its.time_ns)
+    longest = int(np.where(more >= enough, more, 0).argmax())
+    if more[longest] < enough[longest]:
         return None
     in_python, _ = _beside(run, its, ranks, its.python_ns)
     runs = float(in_python[longest] / mine[longest])
