@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
 from commtrace.matching import match
 from commtrace.synthetic import Tiny
+from commtrace.trace_tables import GROUPS
 
 ROW, COLUMN = 1 << 10, 1 << 12
 
@@ -72,20 +78,95 @@ def test_messages_that_end_with_no_neighbours_stay_alone() -> None:
     assert alone(stages(skip=1)) == 0  # around a ring the last is the first one's neighbour
 
 
-def ring(*, ranks: int = 4, sends: int = 1) -> Tiny:
-    """GPUs that each send and receive in one kernel, which are done by turns; no peer is told."""
+Partners = Callable[[int, int], tuple[int, ...]]
+"""With whom a rank exchanges in a turn: each sends to the first and receives from the last."""
+
+
+def exchanges(
+    partners: Partners,
+    *,
+    late_us: Callable[[int, int], float] = lambda rank, turn: 0.0,
+    ranks: int = 4,
+) -> Tiny:
+    """GPUs that send and receive in one kernel, six times; no peer is told."""
     run = Tiny(ranks)
     for step in range(4):
         for rank in range(ranks):
-            run.collective(rank, "all_reduce", 10_000 * step + 7 * rank, 100, size=1 << 20)
-            for turn in range(3):
-                begin = 10_000 * step + 1_000 + 2_000 * turn + 5 * rank
-                took = 400 + 150 * ((7 * rank + turn) % 5)
-                for op in ["recv"] + ["send"] * (sends if rank == 0 else 1):
-                    run.collective(rank, op, begin, took, size=ROW, seq=None)
+            run.collective(rank, "all_reduce", 20_000 * step + 7 * rank, 100, size=1 << 20)
+        for turn in range(6):
+            at = 20_000 * step + 1_000 + 3_000 * turn
+            begin = [at + 3 * rank + late_us(rank, turn) for rank in range(ranks)]
+            for rank in range(ranks):
+                end = max(begin[one] for one in (rank, *partners(rank, turn))) + 200
+                for op in ("recv", "send"):
+                    run.collective(rank, op, begin[rank], end - begin[rank], size=ROW, seq=None)
     return run
 
 
-def test_kernels_that_send_and_receive_hand_on_around_a_ring() -> None:
-    assert alone(ring()) == 0
-    assert alone(ring(sends=2)) == 4 * 3 * (4 * 2 + 1)
+def around(rank: int, turn: int, ranks: int = 4) -> tuple[int, ...]:
+    return (rank + 1) % ranks, (rank - 1) % ranks
+
+
+def matched(run: Tiny) -> set[tuple[int, ...]]:
+    """The ranks of all operations of two."""
+    trace = run.trace()
+    found = match(trace).matches
+    rank = trace.rows("collectives").ints("rank")
+    of: dict[int, list[int]] = {}
+    for one, number in zip(rank.tolist(), found.ints("operation").tolist(), strict=True):
+        of.setdefault(number, []).append(one)
+    return {tuple(sorted(its)) for its in of.values() if len(its) == 2}
+
+
+RING = {(0, 1), (1, 2), (2, 3), (0, 3)}
+
+
+def by_turns(rank: int, turn: int) -> float:
+    return 400.0 * ((7 * rank + 3 * turn) % 5)
+
+
+@pytest.mark.parametrize(
+    "late_us",
+    [by_turns, lambda rank, turn: 0.0, lambda rank, turn: 2_000.0 * (rank == 2 and turn == 3)],
+)
+def test_kernels_that_send_and_receive_hand_on_around_a_ring(
+    late_us: Callable[[int, int], float],
+) -> None:
+    """Also where all are mostly done at once."""
+    run = exchanges(around, late_us=late_us)
+    assert alone(run) == 0
+    assert matched(run) == RING
+
+
+@pytest.mark.parametrize(
+    ("partners", "pairs"),
+    [
+        (lambda rank, turn: (rank ^ 2,), {(0, 2), (1, 3)}),
+        (lambda rank, turn: (rank ^ (1 + turn % 2),), {(0, 1), (2, 3), (0, 2), (1, 3)}),
+    ],
+)
+def test_kernels_of_two_that_are_done_together_swap(
+    partners: Partners, pairs: set[tuple[int, ...]]
+) -> None:
+    run = exchanges(partners, late_us=by_turns)
+    assert matched(run) == pairs
+
+
+def test_kernels_that_wait_for_no_neighbour_are_of_no_ring() -> None:
+    run = exchanges(lambda rank, turn: (), late_us=lambda rank, turn: 500.0 * rank)
+    assert not matched(run)
+
+
+def test_groups_whose_ranks_are_not_listed_tell_nothing() -> None:
+    trace = exchanges(around).trace()
+    groups = [{**row, "ranks": None} for row in trace.rows("groups").dicts()]
+    found = match(replace(trace, groups=GROUPS.of_dicts(groups))).matches
+    assert int((found.ints("present") == 1).sum()) == 4 * 6 * 4 * 2
+
+
+def test_stages_that_were_not_recorded_leave_the_others_theirs() -> None:
+    """Of the last stage there is no file: what the second sends to it and receives stays alone."""
+    trace = stages().trace()
+    calls = trace.rows("collectives")
+    fewer = replace(trace, collectives=calls.take(calls.ints("rank") < 2))
+    assert int((match(fewer).matches.ints("present") == 1).sum()) == 4 * 3 * 2
