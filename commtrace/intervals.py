@@ -70,12 +70,13 @@ def shaded(merged: Intervals, start: int, end: int, pixels: int) -> tuple[Int64,
     a pixel's time something ran, at least one. Where nothing did there is none.
     """
     edges = start + (end - start) * np.arange(pixels + 1) // pixels
-    share = covered(edges[:-1], edges[1:], merged) / np.diff(edges).clip(min=1)
+    first, last = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)
+    share = covered(first, last, merged) / (last - first)
     shade = np.ceil(SHADES * share).astype(np.int64)
-    first = np.flatnonzero(np.diff(shade, prepend=-1))
-    last = np.append(first[1:], pixels)
-    drawn = shade[first] > 0
-    return first[drawn], last[drawn], shade[first[drawn]]
+    begin = np.flatnonzero(np.diff(shade, prepend=-1))
+    behind = np.append(begin[1:], pixels)
+    drawn = shade[begin] > 0
+    return begin[drawn], behind[drawn], shade[begin[drawn]]
 
 
 def inside(moments: npt.ArrayLike, merged: Intervals) -> Bool:

@@ -91,3 +91,5 @@ def test_a_pixel_is_the_lighter_the_less_of_it_something_ran() -> None:
     ]
     assert shaded(union([1], [2]), 0, 100_000, 10)[2].tolist() == [1]
     assert not shaded(union([], []), 0, 100, 10)[0].size
+    first, last, _ = shaded(union([0], [500]), 0, 500, 1000)  # more pixels than nanoseconds
+    assert (first.tolist(), last.tolist()) == ([0], [1000])

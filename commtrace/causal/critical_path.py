@@ -147,6 +147,7 @@ def path_with(run: Measures, lag_ns: Lags) -> Rows:
 @measure
 def critical_pieces(run: Measures) -> Rows:
     """Where the critical path of a run lies: CRITICAL_PIECES. CannotLook as ``critical_path``."""
+    need_replay(run)
     way = path_pieces(run, as_measured(run))
     whole = np.flatnonzero(~np.isin(way.kind, [*_AT_WORK]))
     parts = [(whole, way.since_ns[whole], way.until_ns[whole], _named(way)[whole])]

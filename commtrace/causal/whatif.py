@@ -186,7 +186,7 @@ def _edit(run: Measures, text: str) -> _Edit:
     meant = [form for form in EDITS if begun and re.split("[=:]", form)[0] == begun]
     if meant == [begun]:
         raise UsageError(f"{text}: {begun} takes nothing behind it")
-    if meant == [f"{begun}:OP"]:
+    if meant == [f"{begun}:OP"] and text.startswith(f"{begun}:"):
         raise UsageError(f"{text}: OP is one of {', '.join(OPERATIONS)}")
     if meant:
         raise UsageError(f"{text}: {begun} is written as {' or '.join(meant)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ def findings(base: Sequence[Diagnosis], candidate: Sequence[Diagnosis]) -> Findi
 
 
 def _usual(side: Sequence[Diagnosis]) -> dict[_Whose, list[Finding]]:
-    """Of each rule and ranks as many as half of the recordings have, the costliest of each."""
+    """Of each rule and ranks as many as half of the recordings have: those of most, then costly."""
     found: dict[_Whose, list[list[Finding]]] = {}
     for diagnosis in side:
         here: dict[_Whose, list[Finding]] = {}
@@ -57,9 +58,22 @@ def _usual(side: Sequence[Diagnosis]) -> dict[_Whose, list[Finding]]:
         counts = sorted((len(several) for several in recordings), reverse=True)
         enough = (len(side) + 1) // 2
         count = counts[enough - 1] if len(counts) >= enough else 0
-        most = max(recordings, key=len)
-        usual[whose] = sorted(most, key=_cost)[:count]
+        each = [one for several in recordings for one in _by_place(several).items()]
+        seen = Counter(place for place, _ in each)
+        costliest = dict(sorted(each, key=lambda one: one[1].cost_ns))
+        often = sorted(costliest, key=lambda one: (-min(seen[one], enough), _cost(costliest[one])))
+        usual[whose] = [costliest[one] for one in often[:count]]
     return usual
+
+
+def _by_place(several: list[Finding]) -> dict[tuple[str | None, int], Finding]:
+    """The findings by their place, and the how manieth there each is."""
+    found: dict[tuple[str | None, int], Finding] = {}
+    nth = Counter[str | None]()
+    for one in sorted(several, key=_cost):
+        found[one.place, nth[one.place]] = one
+        nth[one.place] += 1
+    return found
 
 
 def _cost(its: Finding) -> int:

@@ -93,7 +93,8 @@ def _boxes(events: pd.DataFrame, start: int, end: int, pixels: int) -> tuple[Flo
     boxes, shades = [], []
     for lane in events["lane"].unique():
         part = events[events["lane"] == lane]
-        ran = intervals.union(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
+        began, ended = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
+        ran = intervals.union(began, np.maximum(ended, began + 1))
         left, right, shade = intervals.shaded(ran, start, end, pixels)
         x = np.stack([left, right, right, left], axis=1) * ((end - start) / 1e6 / pixels)
         y = np.broadcast_to(np.array([-0.4, -0.4, 0.4, 0.4]) + lane, x.shape)

@@ -47,7 +47,11 @@ class StepTimes:
         """The step of that number has ended."""
         if self._file is None:
             return
-        last, self._last = self._last, self._now()
+        try:
+            last, self._last = self._last, self._now()
+        except OSError:  # the thread whose times these are has ended
+            self._close()
+            return
         times = (now - before for now, before in zip(self._last, last, strict=True))
         ran, waited, process = (round(time_ns / 1e3) for time_ns in times)
         self._steps.append([number, ran, waited, process])

@@ -29,8 +29,8 @@ _TAKEN = (
     "export them (on_trace_ready=commtrace.trace_handler(FOLDER)), or switch it off"
 )
 _ELSEWHERE = (
-    "its steps end in a thread that does not live until the window's last: record fewer, with "
-    "--steps, or from an earlier one on, with --start-step"
+    "its steps end in a thread that does not live until the window's last, or in several: record "
+    "fewer, with --steps, or from an earlier one on, with --start-step"
 )
 _LATER = 3  # steps: so long messages that the last one called may be on their way
 
@@ -203,6 +203,11 @@ class Window:
             return None if OWN.wrote and OWN.wrote.path.exists() else _TAKEN
         if not self._requested:
             return "no signal came to begin the recording: send SIGUSR1, or leave --on-signal out"
+        if self.no_steps_as and self._stage is not _Stage.WAITING:
+            return (
+                f"{self.no_steps_as}, of which the window's first was one: call commtrace.step() "
+                "where a step ends, in one thread"
+            )
         if not self._profiler.is_of_this_thread:
             return _ELSEWHERE
         if self._stage is _Stage.ENDING:
@@ -318,6 +323,9 @@ class Window:
         if not why_partial:
             self._meeting.read()
         self._stage = _Stage.OVER
+        if not self._profiler.has_recorded:
+            self._meeting.close()
+            raise RecordError(_ELSEWHERE)
         last = self._ended if self._last is None else min(self._ended, self._last)
         steps = None if whole else [self._first, last]
         notes = self._notes(whole)

@@ -19,7 +19,7 @@ __all__ = [
     "run_schema",
 ]
 
-_HIDDEN = ("when", "operations", "weighs_ns", "behind", "by_itself", "explains")
+_HIDDEN = ("when", "operations", "weighs_ns", "behind", "by_itself", "spares_memory", "explains")
 
 
 def finding_schema() -> Json:

@@ -100,7 +100,11 @@ def swapped(its: Finding, run: Measures, whose: str | None, min_step_share: floa
                 f"place each group of {said} on one host{instead}: its ranks follow one another "
                 "then (the last dimension of init_device_mesh; Megatron-LM's default order)"
             )
-            mine = its if said == whose else replace(its, summary=f"{its.summary}; that of {said}")
+            mine = (
+                its
+                if said == whose
+                else replace(its, summary=f"{its.summary}; {said}'s runs across hosts")
+            )
             others = f"groups of {found.others}"
             swap = _with(mine, run, found, others, advice, min_step_share)
             better.append(swap if swap is not mine else its)

@@ -178,7 +178,7 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
 
 
 def _may_be_needed(finding: Finding) -> bool:
-    return finding.behind or (RULES[finding.rule].may_be_needed and not finding.by_itself)
+    return finding.spares_memory or (RULES[finding.rule].may_be_needed and not finding.by_itself)
 
 
 def _explains(finding: Finding) -> Collection[str]:

@@ -48,7 +48,7 @@ _HALF_BYTES = 2  # of an element in half precision
 _SMALL_BYTES = 1_000_000  # most of whose time is latency: fewer of them save little
 _JOINS_STATISTICS = re.compile("batch_norm_reduce_statistics")
 _SYNC_BATCH_NORM = (
-    "most of them SyncBatchNorm's, for which each layer waits: synchronise within hosts alone "
+    "with SyncBatchNorm's, for which each layer waits: synchronise within hosts alone "
     "(process_group), or where a rank's batch is large enough, or with GroupNorm, not at all"
 )
 _ONE_BY_ONE = (
@@ -95,10 +95,11 @@ def asked(run: Measures, op: str | None) -> str:
 
 def many_small(run: Measures, op: str) -> str:
     """That small operations could be fewer, where a step has many; latency-bound tells of rows."""
-    of_units = op in ("all_gather", "reduce_scatter") and sharded(run)
+    of_statistics = op in ("all_gather", "all_reduce") and _synchronises_statistics(run)
+    of_units = not of_statistics and op in ("all_gather", "reduce_scatter") and sharded(run)
     count = small_per_step(run, op, _UNIT_BYTES if of_units else _FEW_BYTES)
     less = ": put what is small into one"
-    if _synchronises_statistics(run):
+    if of_statistics:
         less = f", {_SYNC_BATCH_NORM}"
     elif of_units:
         less = f" below {mb(_UNIT_BYTES)}: shard whole blocks, not each small module"

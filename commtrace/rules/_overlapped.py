@@ -61,7 +61,7 @@ _FSDP_REDUCES = (
     "them less often (set_requires_gradient_sync(False) for all micro-batches but the last)"
 )
 _GATHERS = "FSDP::all_gather"
-_FSDP1, _OF_MODEL_AND_UNIT = "FullyShardedDataParallel.", ("_root_pre_forward", "forward")
+_FSDP1 = "FullyShardedDataParallel.forward"
 _ONE_UNIT = (
     "FSDP shards the model as one unit, so that nothing is left to compute beside its gather: "
     "shard its blocks, too (fully_shard each before the model; FSDP1: auto_wrap_policy), so that "
@@ -289,14 +289,19 @@ def _is_one_unit(run: Measures) -> bool:
     """Whether FSDP gathers for the model as a whole only: each unit below has a label of its own.
 
     https://github.com/pytorch/pytorch/blob/main/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
-    With FSDP1 each forward pass of a unit has one, and those of a model one more.
+    With FSDP1 the forward pass of each unit below is a range within the model's.
     """
-    label = run.rows("steps").coded("label")
-    labels = label.occurring()
+    steps = run.rows("steps")
+    labels = steps.coded("label").occurring()
     if _GATHERS in labels:
         return not any(its.startswith(f"{_GATHERS} (") for its in labels)
-    models, units = (int(label.being(f"{_FSDP1}{its}").sum()) for its in _OF_MODEL_AND_UNIT)
-    return 0 < models == units
+    passes = steps.take(steps.coded("label").being(_FSDP1))
+    start = passes.ints("start_ns")
+    in_order = np.lexsort((start, passes.ints("rank")))
+    rank, start = passes.ints("rank")[in_order], start[in_order]
+    end = start + passes.ints("duration_ns")[in_order]
+    within = (rank[1:] == rank[:-1]) & (start[1:] < end[:-1])
+    return start.size > 0 and not within.any()
 
 
 def _scatters(run: Measures) -> int:

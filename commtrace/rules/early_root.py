@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from commtrace.table import Rows
 
 _SIGNIFICANT = 0.05
-_SEVERAL = 3  # that follow one another, in each step
+_SEVERAL = 4  # that follow one another, in each step
 
 
 class EarlyRoot(Rule, frozen=True):
@@ -134,10 +134,10 @@ def _in_a_row(run: Measures, root: int, operations: Int64) -> str:
     mine = among(operation_of(run)[its], operations)
     step = calls.ints("step")[its]
     follows = mine[1:] & mine[:-1] & (step[1:] == step[:-1])
-    steps = distinct(step[mine]).size
-    if not steps or np.count_nonzero(follows) < _SEVERAL * steps:
+    steps, count = distinct(step[mine]).size, np.count_nonzero(mine)
+    if count - np.count_nonzero(follows) > steps or count < _SEVERAL * steps or not steps:
         return ""
-    each = f"{np.count_nonzero(mine) / steps:.0f} of each step"
+    each = f"{count / steps:.0f} of each step"
     return f"nothing is sent back between the {each}: send what they carry at once"
 
 

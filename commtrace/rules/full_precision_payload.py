@@ -43,9 +43,9 @@ class FullPrecisionPayload(Rule, frozen=True):
         is copied at once: masters that become parameters of that type. Half the bytes for each
         element have to save ``min_step_share`` of the step, of float32 that is only summed, as
         gradients are, ``large_step_share``. The saving is by a model fitted from the trace, or by
-        what larger operations take longer than smaller ones, else half the transfer; only what no
-        compute hides counts. Broadcasts of fewer bytes than their group reduces are buffers, which
-        need their precision.
+        what larger operations take longer than smaller ones, else half the transfer, replayed;
+        where no replay tells, only what no compute hides counts. Broadcasts of fewer bytes than
+        their group reduces are buffers, which need their precision.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.

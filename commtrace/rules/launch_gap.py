@@ -259,7 +259,7 @@ class LaunchGap(Rule, frozen=True):
             ),
             confidence="medium" if len(stalls) >= _SEVERAL else "low",
         )
-        return replace(its, behind=ON_CPU in does)  # many offload for want of memory
+        return replace(its, spares_memory=ON_CPU in does)
 
     def _finding(
         self,

@@ -63,14 +63,15 @@ class Redundant(Rule, frozen=True):
         step of a group that averages gradients, where the root gets nothing that the others do not,
         nor works longer before. All_gathers of as many elements as FSDP reduce_scatters, three for
         each such or more: parameters that no update has changed since the last. All_gathers of
-        other sizes in the same group that hold in a step as many elements as it reduce_scatters:
-        whole parameters or gradients, one by one.
+        other sizes in the same group that hold in a step as many elements as it reduce_scatters, or
+        half as many in the type of the reductions, which FSDP's units are not gathered in: whole
+        parameters or gradients, one by one; not beside an inference engine's kernels.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
         every step (``all_gather_object``, ``gather_object``), or ten times in a run without steps,
         for what pickles them. All_gathers of
-        10 MB or more that a softmax or loss works on as they are: logits, whose loss ranks can
-        compute of what each has.
+        10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount) works on as they
+        are: logits, of which ranks can compute that of what each has.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -138,7 +139,7 @@ class Redundant(Rule, frozen=True):
             cost = _cost_ns(run, found, edit) if len(found) else 0
             if worth_reporting(cost, run, self.min_step_share):
                 its = self._finding(run, say(found), found, _operations(found).size, cost)
-                yield replace(its, behind=say is _needless.regathered)  # for want of memory
+                yield replace(its, spares_memory=say is _needless.regathered)
 
     def _finding(
         self, run: Measures, said: _needless.Said, needless: Rows, count: int, cost_ns: int

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from commtrace.arrays import NULL
+from commtrace.causal.critical_path import critical_path, critical_pieces
 from commtrace.causal.run.recorded_steps import of_unlike_steps, steps_in_common
-from commtrace.diagnosis import Diagnosis
+from commtrace.diagnosis import CannotLook, Diagnosis
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
+from commtrace.table import Rows
 
 
 def recorded(*, late_by: int, numbered_from: int | None) -> Measures:
@@ -59,6 +63,13 @@ def test_steps_that_ranks_count_apart_are_not_compared(numbered_from: int, unlik
     assert len(its.findings) == (not unlike)
     reason = its.skipped.get("straggler")
     assert reason is None or reason.startswith("needs the same steps on all ranks")
+
+
+@pytest.mark.parametrize("path", [critical_path, critical_pieces])
+def test_nor_do_they_have_a_critical_path(path: Callable[[Measures], Rows]) -> None:
+    assert len(path(recorded(late_by=0, numbered_from=0)))
+    with pytest.raises(CannotLook, match="needs the same steps on all ranks"):
+        path(recorded(late_by=0, numbered_from=4))
 
 
 def test_who_numbers_no_steps_is_compared_in_all() -> None:

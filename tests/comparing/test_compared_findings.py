@@ -50,3 +50,9 @@ def test_of_several_recordings_as_many_count_as_half_of_them_have() -> None:
     side = [found("a", "b"), found("a", "b"), found("a"), found()]
     assert said([found()], side) == [["a", "b"], [], []]
     assert said([found()], side[1:]) == [["a"], [], []]
+
+
+def test_what_one_of_three_has_does_not_stand_for_what_all_have() -> None:
+    assert said([found()] * 3, [found("x", "a"), found("a"), found("a")]) == [["a"], [], []]
+    assert said([found("a")] * 3, [found("x", "a"), found("a"), found("a")]) == [[], [], ["a"]]
+    assert said([found()], [found("a", "a")]) == [["a", "a"], [], []]

@@ -80,7 +80,7 @@ def test_an_optimizer_that_takes_the_host_long_runs_on_it(tmp_path: Path) -> Non
     run = written(tmp_path, "aten::_fused_adamw_")
     assert "the optimizer runs on the CPU: leave optimizer states on the GPU" in advice(run)
     (finding,) = diagnose(run.measures, select=["launch-gap"]).findings
-    assert finding.behind
+    assert finding.spares_memory
 
 
 def test_without_operators_or_files_it_is_left_open(tmp_path: Path) -> None:

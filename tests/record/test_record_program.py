@@ -429,6 +429,32 @@ def test_a_program_may_train_in_another_thread_that_lives_for_long_enough(tmp_pa
         record_program([str(script), "9"], world_size=1, out=tmp_path / "short")
 
 
+@pytest.mark.usefixtures("preloaded")
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ("commtrace.step()", "a thread that does not live until the window's last, or in several"),
+        ("optimizer.step()", "an optimizer steps in several threads, as a server's do, of which"),
+    ],
+)
+def test_steps_that_end_in_one_thread_and_then_in_another_are_no_window(
+    tmp_path: Path, ends: str, why: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import commtrace, torch\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "weight = torch.nn.Parameter(torch.ones(64))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "weight.grad = torch.ones(64)\n"
+        "with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:\n"
+        "    for step in range(20):\n"
+        f"        (one if step < 6 else other).submit(lambda: {ends}).result()\n"
+    )
+    with pytest.raises(RecordError, match=why):
+        record_program([str(script)], world_size=1, out=tmp_path / "out")
+
+
 def test_ranks_of_which_one_profiles_itself_have_no_steps_in_common() -> None:
     def said(*own: int) -> str:
         facts = {rank: {"own_profiler": True} if rank in own else {} for rank in range(3)}

@@ -360,13 +360,13 @@ def test_what_may_be_meant_goes_behind_what_is_surely_wrong(
 
 
 @pytest.mark.parametrize(("tenths", "first"), [(9, "early-root"), (11, "latency-bound")])
-def test_of_what_may_be_meant_half_counts(
+def test_of_what_spares_memory_half_counts(
     monkeypatch: pytest.MonkeyPatch, tenths: int, first: str
 ) -> None:
     trace = idle_gpu(0)
     time_ns, one = whole(trace).time_ns, a_finding(trace)
     less = replace(one, rule="latency-bound", cost_ns=time_ns * tenths // 200, confidence="low")
-    more = replace(one, rule="early-root", cost_ns=time_ns * 15 // 200, behind=True)
+    more = replace(one, rule="early-root", cost_ns=time_ns * 15 // 200, spares_memory=True)
     asked(monkeypatch, trace, less, more)
     assert next(iter(diagnose(trace, select=["launch-gap"]).findings)).rule == first
 

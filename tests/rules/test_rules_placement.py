@@ -11,6 +11,7 @@ import pytest
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import _ask, diagnose
+from commtrace.rules._across_hosts import swapped
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.edited import edited
 
@@ -21,19 +22,24 @@ def found(run: Measures, rule: str) -> Finding:
 
 
 def across_hosts(
-    within_us: float, tensor: Sequence[int], hosts: str, *, with_all: bool = False
+    within_us: float,
+    tensor: Sequence[int],
+    hosts: str,
+    *,
+    with_all: bool = False,
+    dimensions: tuple[str, str] = ("tp", "dp"),
 ) -> Measures:
     """Tensor parallelism's two groups are across hosts, data parallelism's pairs within each.
 
-    ``tensor`` is the first of the two, the other has the ranks behind its. Data parallelism's group
-    is one ``with_all``, if it is to.
+    Or those of other ``dimensions``. ``tensor`` is the first of the two, the other has the ranks
+    behind its. Data parallelism's group is one ``with_all``, if it is to.
     """
-    run = Tiny(2 * len(tensor), hosts=tuple(hosts))
-    run.groups |= {"tp0": tuple(tensor), "tp1": tuple(rank + 1 for rank in tensor)}
-    run.groups |= {f"dp{rank}": (rank, rank + 1) for rank in tensor}
+    run, (far, near) = Tiny(2 * len(tensor), hosts=tuple(hosts)), dimensions
+    run.groups |= {f"{far}0": tuple(tensor), f"{far}1": tuple(rank + 1 for rank in tensor)}
+    run.groups |= {f"{near}{rank}": (rank, rank + 1) for rank in tensor}
     for step in range(6):
         for rank in range(2 * len(tensor)):
-            tp, dp = f"tp{rank % 2}", "0" if with_all else f"dp{rank - rank % 2}"
+            tp, dp = f"{far}{rank % 2}", "0" if with_all else f"{near}{rank - rank % 2}"
             at = 6_000.0 * step
             ahead = {"launch_ns": BASE_NS + round(1e3 * at) + 5_000}
             run.step(rank, step, at, 6_000)
@@ -60,6 +66,35 @@ def test_groups_that_cannot_wait_are_placed_on_the_fast_links(within_us: float, 
     assert (PLACED in its.advice) == swap
     if swap:
         assert its.cost_ns == pytest.approx(6 * (4 * 750_000 - 750_000), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "told"),
+    [
+        (("dp", "pp"), "place each group of data parallelism on one host, and let those of pipel"),
+        (("ep", "dp"), "place each group of expert parallelism on one host, and let those of data"),
+        (("pp", "dp"), ""),  # as it should be
+    ],
+)
+def test_all_but_pipelines_are_rather_within_hosts(dimensions: tuple[str, str], told: str) -> None:
+    run = across_hosts(150, (0, 2), "aabb", dimensions=dimensions)
+    exposed = Finding(
+        rule="exposed-communication",
+        summary="exposed",
+        ranks=(),
+        streams=(),
+        start_ns=0,
+        end_ns=1,
+        cost_ns=0,
+        evidence=(),
+        ruled_out=(),
+        advice="",
+        confidence="low",
+        weighs_ns=1,
+    )
+    its = swapped(exposed, run, None, 0.05)
+    assert its.advice.startswith(told)
+    assert (its.cost_ns > 6 * 2_000_000) == bool(told)
 
 
 @pytest.mark.parametrize(("hosts", "fits"), [("aaaabbbb", True), ("aabbccdd", False)])

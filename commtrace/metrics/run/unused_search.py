@@ -14,16 +14,22 @@ if TYPE_CHECKING:
 
 __all__ = ["searches_unused"]
 
+_LEAST_BYTES = 16
+
 
 def searches_unused(run: Measures) -> bool:
     """Whether each step in which ranks with DDP all_reduce has one of int32: a map of parameters.
 
     As with ``find_unused_parameters=True``, which walks the whole graph behind each forward pass.
+    It has four bytes for each parameter: scalars are none, nor is what differs in size.
     """
     if not run.rows("steps").coded("label").being(DDP_FORWARD).any():
         return False
     calls = run.rows("collectives")
     sums = calls.take(calls.coded("op").being("all_reduce") & (calls.ints("step") != NULL))
     place = codes(sums.ints("rank"), sums.ints("step"))
-    maps = sums.coded("dtype").being("int32")
+    size = sums.ints("size_bytes")
+    maps = sums.coded("dtype").being("int32") & (size >= _LEAST_BYTES)
+    if distinct(size[maps]).size > 1:
+        return False
     return bool(maps.any() and np.isin(distinct(place), place[maps]).all())

@@ -146,7 +146,8 @@ def _drawn(
 def _path(
     kind: str, start: Int64, end: Int64, base: int, scale: float, y: float, height: int
 ) -> Iterator[Markup]:
-    left, right, shade = shaded(union(start, end), base, base + round(_WIDTH / scale), _WIDTH)
+    ran = union(start, np.maximum(end, start + 1))
+    left, right, shade = shaded(ran, base, base + round(_WIDTH / scale), _WIDTH)
     for one in distinct(shade).tolist():
         boxes = (
             f"M{_LEFT + a} {number(y)}h{b - a}v{height}h{a - b}z"
