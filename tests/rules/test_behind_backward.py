@@ -7,6 +7,7 @@ import pytest
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.rules._backward import hideable
 from commtrace.synthetic import BASE_NS, COMPUTE, Tiny
 
 STEP_US = 2_760
@@ -64,3 +65,27 @@ def test_without_a_backward_nobody_knows_what_they_could_hide_behind() -> None:
     (finding,) = exposed(averaging(backward_us=1_000, thread=1))
     assert (finding.cost_ns, finding.confidence) == (0, "low")
     assert "which runs on the stream of the compute behind it" in finding.summary
+
+
+@pytest.mark.parametrize(("reducing", "passes"), [((2,), 1), ((0, 1, 2), 3)])
+def test_gradients_hide_behind_the_passes_that_reduce_them(
+    reducing: tuple[int, ...], passes: int
+) -> None:
+    """Of three micro-batches of 300 µs forward and 1 ms backward, behind which they reduce."""
+    run = Tiny(ranks=2)
+    for step in range(6):
+        for rank in range(2):
+            now = 6_000 * step
+            run.step(rank, step, now, 6_000)
+            for micro in range(3):
+                called = at(6_000 * step + 50 * micro)
+                run.step(rank, step, 6_000 * step + 50 * micro + 4, 20, label="## backward ##")
+                run.kernel(rank, now + 1, 298, launch_ns=called)
+                run.kernel(rank, now + 300, 998, launch_ns=called + 5_000, thread=2)
+                if micro in reducing:
+                    its = {"launch_ns": called + 9_000, "size": 1 << 24}
+                    run.collective(rank, "all_reduce", now + 1_300, 600, **its)
+                now += 1_950
+    behind = hideable(run.trace())
+    assert behind is not None
+    assert behind.backward_ns == pytest.approx(6 * passes * 998e3, rel=0.01)
