@@ -526,7 +526,6 @@ def test_an_optimizer_of_a_server_steps_in_whatever_thread_and_ends_no_step(
     make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = make()
-    window.begin()
     counting(window, monkeypatch)
     mine = optimizer()
     for _ in range(9):
