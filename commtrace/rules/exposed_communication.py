@@ -123,9 +123,9 @@ class ExposedCommunication(Rule, frozen=True):
             if not told:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
-                    "needs communication whose hiding saves time: of the "
-                    f"{ms(exposed)}{of_devices(found)} that runs with no compute beside it compute "
-                    f"could hide {ms(could)}{gains if is_tried else ''}"
+                    f"looked, and hiding saves too little: of the {ms(exposed)}{of_devices(found)} "
+                    f"that runs with no compute beside it compute could hide {ms(could)}"
+                    f"{gains if is_tried else ''}"
                 )
             yield from told
 

@@ -56,7 +56,8 @@ def _reason(analysis: Analysis) -> list[str]:
         return []
     diagnosis, rule = analysis.verdict.diagnosis, "exposed-communication"
     if reason := diagnosis.skipped.get(rule):
-        return [f"{rule} was not checked: {clean(reason, 300)}."]
+        said = "" if reason.startswith("looked, ") else " was not checked"
+        return [f"{rule}{said}: {clean(reason, 300)}."]
     alike = len(known) > 1 and exposed_share(most) - min(map(exposed_share, known)) < _ALIKE
     who, whose = f"Rank {most['rank']} has", f"rank {most['rank']}'s "
     if alike:
