@@ -210,6 +210,10 @@ class Explanation:
     verdict: Verdict
 
 
+LOOKED = "looked, "
+"""So begins the reason of a rule that looked, and found nothing worth a finding."""
+
+
 class CannotLook(Exception):  # noqa: N818 - an answer, not an error
     """Raised by ``check`` where the trace lacks what the rule needs; the text says what."""
 

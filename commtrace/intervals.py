@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Bool, Int64
+from commtrace.arrays import Bool, Float64, Int64
 
 __all__ = [
-    "SHADES",
     "Intervals",
     "Places",
     "covered",
@@ -26,7 +25,7 @@ __all__ = [
 ]
 
 Intervals = tuple[Int64, Int64]
-SHADES = 8
+_SHADES, _FAINT = 8, 0.1
 
 
 def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
@@ -63,20 +62,21 @@ def covered(starts: npt.ArrayLike, ends: npt.ArrayLike, merged: Intervals) -> In
     return inside.clip(min=0)
 
 
-def shaded(merged: Intervals, start: int, end: int, pixels: int) -> tuple[Int64, Int64, Int64]:
+def shaded(merged: Intervals, start: int, end: int, pixels: int) -> tuple[Int64, Int64, Float64]:
     """A merged set from start to end, drawn that many pixels wide: runs of pixels of one shade.
 
-    The first pixel of each, the one behind its last, and its shade: in how many of SHADES parts of
-    a pixel's time something ran, at least one. Where nothing did there is none.
+    The first pixel of each, the one behind its last, and how opaque it is, 1 at most: the less of a
+    pixel's time something ran, the less, in eighths. Where nothing did there is none.
     """
     edges = start + (end - start) * np.arange(pixels + 1) // pixels
     first, last = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)
     share = covered(first, last, merged) / (last - first)
-    shade = np.ceil(SHADES * share).astype(np.int64)
+    shade = np.ceil(_SHADES * share).astype(np.int64)
     begin = np.flatnonzero(np.diff(shade, prepend=-1))
     behind = np.append(begin[1:], pixels)
     drawn = shade[begin] > 0
-    return begin[drawn], behind[drawn], shade[begin[drawn]]
+    opacity: Float64 = _FAINT + (1 - _FAINT) * shade[begin[drawn]] / _SHADES
+    return begin[drawn], behind[drawn], opacity
 
 
 def inside(moments: npt.ArrayLike, merged: Intervals) -> Bool:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace.intervals import (
-    SHADES,
     Intervals,
     Places,
     covered,
@@ -83,13 +82,13 @@ def test_sets_of_many_places_are_each_place_s_own(events: list[tuple[int, int, i
 
 def test_a_pixel_is_the_lighter_the_less_of_it_something_ran() -> None:
     ran = union([0, 50, 52, 54, 90], [20, 51, 53, 55, 100])
-    first, last, shade = shaded(ran, 0, 100, 10)
-    assert [*zip(first.tolist(), last.tolist(), shade.tolist(), strict=True)] == [
-        (0, 2, SHADES),
-        (5, 6, 3),  # 3 ns of 10
-        (9, 10, SHADES),
+    first, last, opacity = shaded(ran, 0, 100, 10)
+    assert [*zip(first.tolist(), last.tolist(), opacity.tolist(), strict=True)] == [
+        (0, 2, 1.0),
+        (5, 6, 0.1 + 0.9 * 3 / 8),  # 3 ns of 10
+        (9, 10, 1.0),
     ]
-    assert shaded(union([1], [2]), 0, 100_000, 10)[2].tolist() == [1]
+    assert shaded(union([1], [2]), 0, 100_000, 10)[2].tolist() == [0.1 + 0.9 / 8]
     assert not shaded(union([], []), 0, 100, 10)[0].size
     first, last, _ = shaded(union([0], [500]), 0, 500, 1000)  # more pixels than nanoseconds
     assert (first.tolist(), last.tolist()) == ([0], [1000])

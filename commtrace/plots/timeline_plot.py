@@ -14,13 +14,11 @@ from matplotlib.patches import Patch
 from commtrace import intervals
 from commtrace.arrays import Float64
 from commtrace.diagnosis import Finding
-from commtrace.intervals import SHADES
 from commtrace.plots.figure import COLOURS, figure, lane_axis, legend_above, nothing
 
 __all__ = ["timeline"]
 
 _WAITING = "waiting"
-_FAINT = 0.1
 
 
 def timeline(
@@ -90,17 +88,17 @@ def _parts(events: pd.DataFrame) -> pd.DataFrame:
 
 def _boxes(events: pd.DataFrame, start: int, end: int, pixels: int) -> tuple[Float64, Float64]:
     """Rectangles (4 corners, in ms and lanes), each of pixels of one shade, and how opaque."""
-    boxes, shades = [], []
+    boxes, opacities = [], []
     for lane in events["lane"].unique():
         part = events[events["lane"] == lane]
         began, ended = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
         ran = intervals.union(began, np.maximum(ended, began + 1))
-        left, right, shade = intervals.shaded(ran, start, end, pixels)
+        left, right, opacity = intervals.shaded(ran, start, end, pixels)
         x = np.stack([left, right, right, left], axis=1) * ((end - start) / 1e6 / pixels)
         y = np.broadcast_to(np.array([-0.4, -0.4, 0.4, 0.4]) + lane, x.shape)
         boxes.append(np.stack([x, y], axis=2))
-        shades.append(shade)
-    return np.concatenate(boxes), _FAINT + (1 - _FAINT) * np.concatenate(shades) / SHADES
+        opacities.append(opacity)
+    return np.concatenate(boxes), np.concatenate(opacities)
 
 
 def _lane_label(lane: tuple[Any, ...]) -> str:

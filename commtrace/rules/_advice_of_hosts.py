@@ -88,11 +88,10 @@ def of_host(culprit: Culprit, run: Measures) -> str:
     took, there = processor(run, culprit.ranks), _mostly_at(culprit, run)
     if took is None:
         return ANYTHING
-    if there is not None and there.runs > _WORKED:  # whatever else the others' processes do
-        return _IN_PYTHON
     parts = culprit.parts_ns
     worked = took.more_ns * len(culprit.ranks) - parts["compute"]
-    if worked > _WORKED * parts["host"]:
+    runs = there is not None and there.runs > _WORKED  # whatever the others' processes take
+    if runs or worked > _WORKED * parts["host"]:
         return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
     return _WAITING if worked < _WAITED * parts["host"] else ANYTHING
 

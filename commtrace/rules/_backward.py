@@ -56,8 +56,8 @@ def hideable(run: Measures) -> Hideable | None:
     What follows them is the optimizer, which needs them, and before them forward made what they
     reduce: they hide behind no more than what backward computes with no communication beside it,
     in the passes that reduce: of micro-batches often the last one's. What is exposed of other calls
-    counts in full. None where the most exposed are no such
-    reductions, or nothing tells what backward computes.
+    counts in full. None where the most exposed are no such reductions, or nothing tells what
+    backward computes.
     """
     op, _ = most_exposed(run)
     rows = run.rows("collectives")

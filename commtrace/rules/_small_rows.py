@@ -98,14 +98,14 @@ def _rows(run: Measures, small: Served, known: Latency) -> Int64:
     begins = apart | (pause_ns > min(next_ns, _PAUSE_NS))
     gpus = bool(on_gpus(its, run).all())
     most_ns = min(max(known.ns, _CALL_NS) if gpus else _READING * next_ns, _PAUSE_NS)
-    most_computed_ns = _HARDLY * (next_ns if gpus else pause_ns)
+    most_computed_ns = _HARDLY * (np.full(pause_ns.size, next_ns) if gpus else pause_ns)
     if gpus and (its.ints("size_bytes") <= _SCALAR_BYTES).all():
         most_ns = max(most_ns, _SCALAR_NS)
         most_computed_ns = np.maximum(most_computed_ns, _OF_SCALARS * pause_ns)
     maybe = np.flatnonzero(begins & ~apart & (pause_ns <= most_ns))
     if maybe.size and (gpus or not len(run.rows("kernels"))):
         computed_ns = _computed_ns(run, its, end_ns[maybe], begin_ns[maybe])
-        begins[maybe] = computed_ns > np.broadcast_to(most_computed_ns, begins.shape)[maybe]
+        begins[maybe] = computed_ns > most_computed_ns[maybe]
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
 
 

@@ -9,7 +9,7 @@ from commtrace.arrays import distinct
 from commtrace.causal.run.replayable import replayable
 from commtrace.causal.savings import Saving, of_unrecorded
 from commtrace.causal.work.cores import asleep_ns, full_cores, idle_cores_ns
-from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.diagnosis import LOOKED, CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.quantiles import median
@@ -123,7 +123,7 @@ class ExposedCommunication(Rule, frozen=True):
             if not told:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
-                    f"looked, and hiding saves too little: of the {ms(exposed)}{of_devices(found)} "
+                    f"{LOOKED}and hiding saves too little: of the {ms(exposed)}{of_devices(found)} "
                     f"that runs with no compute beside it compute could hide {ms(could)}"
                     f"{gains if is_tried else ''}"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -370,22 +371,32 @@ def test_parameters_that_are_gathered_twice_are_to_be_prefetched(
     assert ("wrap larger modules" in advice) == (told and size < 1_000_000)
 
 
-@pytest.mark.parametrize(("units", "told"), [(("",), True), (("", " (blocks.0)"), False)])
-def test_a_model_that_is_one_unit_is_to_be_sharded_by_blocks(
-    units: tuple[str, ...], told: bool
-) -> None:
-    """FSDP2 labels the gather of each unit below the model with its name."""
+def _advice_where_gathers_are_waited_for(labels: Sequence[tuple[int, int, str]]) -> str:
+    """What is advised for ten steps that gather in the open, each with these labels.
+
+    A label is its start after that of the step and its duration, in µs, and its name.
+    """
     run = Tiny(ranks=2)
     for rank, i in product((0, 1), range(10)):
         start = 2000 * i
         run.kernel(rank, start, 100)
         launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
-        for unit in units:
-            run.step(rank, i, start, 50, label=f"FSDP::all_gather{unit}")
+        for after, duration, label in labels:
+            run.step(rank, i, start + after, duration, label=label)
         run.collective(rank, "all_gather", start + 100, 400, size=1 << 24, **launched)
         run.collective(rank, "reduce_scatter", start + 500, 50, size=99, **launched)
         run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
-    advice = found(run.trace(), "exposed-communication").advice
+    return found(run.trace(), "exposed-communication").advice
+
+
+@pytest.mark.parametrize(("units", "told"), [(("",), True), (("", " (blocks.0)"), False)])
+def test_a_model_that_is_one_unit_is_to_be_sharded_by_blocks(
+    units: tuple[str, ...], told: bool
+) -> None:
+    """FSDP2 labels the gather of each unit below the model with its name."""
+    advice = _advice_where_gathers_are_waited_for(
+        [(0, 50, f"FSDP::all_gather{unit}") for unit in units]
+    )
     assert ("shards the model as one unit" in advice) == told
 
 
@@ -394,19 +405,10 @@ def test_a_model_of_fsdp1_is_one_unit_if_no_pass_lies_within_its_own(
     units: int, told: bool
 ) -> None:
     """As torch.profiler records it: each unit's has this name."""
-    run = Tiny(ranks=2)
-    for rank, i in product((0, 1), range(10)):
-        start = 2000 * i
-        run.kernel(rank, start, 100)
-        launched = {"launch_ns": BASE_NS + 1000 * (start + 5)}
-        run.step(rank, i, start, 50, label="FullyShardedDataParallel.forward")
-        for unit in range(units):
-            at = start + 5 + 10 * unit
-            run.step(rank, i, at, 8, label="FullyShardedDataParallel.forward")
-        run.collective(rank, "all_gather", start + 100, 400, size=1 << 24, **launched)
-        run.collective(rank, "reduce_scatter", start + 500, 50, size=99, **launched)
-        run.kernel(rank, start + 550, 400, launch_ns=BASE_NS + 1000 * (start + 10))
-    advice = found(run.trace(), "exposed-communication").advice
+    within = [(5 + 10 * unit, 8) for unit in range(units)]
+    advice = _advice_where_gathers_are_waited_for(
+        [(*at, "FullyShardedDataParallel.forward") for at in [(0, 50), *within]]
+    )
     assert ("shards the model as one unit" in advice) == told
 
 

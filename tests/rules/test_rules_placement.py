@@ -78,20 +78,7 @@ def test_groups_that_cannot_wait_are_placed_on_the_fast_links(within_us: float, 
 )
 def test_all_but_pipelines_are_rather_within_hosts(dimensions: tuple[str, str], told: str) -> None:
     run = across_hosts(150, (0, 2), "aabb", dimensions=dimensions)
-    exposed = Finding(
-        rule="exposed-communication",
-        summary="exposed",
-        ranks=(),
-        streams=(),
-        start_ns=0,
-        end_ns=1,
-        cost_ns=0,
-        evidence=(),
-        ruled_out=(),
-        advice="",
-        confidence="low",
-        weighs_ns=1,
-    )
+    exposed = replace(found(across_hosts(900, (0, 2), "aabb"), "exposed-communication"), advice="")
     its = swapped(exposed, run, None, 0.05)
     assert its.advice.startswith(told)
     assert (its.cost_ns > 6 * 2_000_000) == bool(told)

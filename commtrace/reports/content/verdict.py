@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commtrace.diagnosis import LOOKED
 from commtrace.metrics.rank.devices import devices
 from commtrace.reports.content.findings import ADVICE, causes
 from commtrace.reports.content.prose import clause
@@ -56,7 +57,7 @@ def _reason(analysis: Analysis) -> list[str]:
         return []
     diagnosis, rule = analysis.verdict.diagnosis, "exposed-communication"
     if reason := diagnosis.skipped.get(rule):
-        said = "" if reason.startswith("looked, ") else " was not checked"
+        said = "" if reason.startswith(LOOKED) else " was not checked"
         return [f"{rule}{said}: {clean(reason, 300)}."]
     alike = len(known) > 1 and exposed_share(most) - min(map(exposed_share, known)) < _ALIKE
     who, whose = f"Rank {most['rank']} has", f"rank {most['rank']}'s "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import distinct
-from commtrace.intervals import SHADES, shaded, union
+from commtrace.intervals import shaded, union
 from commtrace.reports.web.axes import time_ticks
 from commtrace.reports.web.markup import Markup, number, tag
 from commtrace.units import clean
@@ -25,7 +25,6 @@ _BOX = 12  # of a lane's height
 _HALF = 11  # of a rank's
 _NAMED = 110  # a rank's name is short
 _LETTER = 6.5
-_FAINT = 0.1
 _KINDS = ("compute", "copy", "communication")
 
 
@@ -147,11 +146,11 @@ def _path(
     kind: str, start: Int64, end: Int64, base: int, scale: float, y: float, height: int
 ) -> Iterator[Markup]:
     ran = union(start, np.maximum(end, start + 1))
-    left, right, shade = shaded(ran, base, base + round(_WIDTH / scale), _WIDTH)
-    for one in distinct(shade).tolist():
+    left, right, opacity = shaded(ran, base, base + round(_WIDTH / scale), _WIDTH)
+    for one in np.unique(opacity).tolist():
         boxes = (
             f"M{_LEFT + a} {number(y)}h{b - a}v{height}h{a - b}z"
-            for a, b in zip(left[shade == one].tolist(), right[shade == one].tolist(), strict=True)
+            for a, b in zip(*(its[opacity == one].tolist() for its in (left, right)), strict=True)
         )
-        opacity = None if one == SHADES else number(_FAINT + (1 - _FAINT) * one / SHADES)
-        yield tag("path", class_=kind, d="".join(boxes), fill_opacity=opacity)
+        part = None if one == 1 else number(one)
+        yield tag("path", class_=kind, d="".join(boxes), fill_opacity=part)
