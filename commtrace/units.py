@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 
 __all__ = [
     "NOTHING",
+    "about",
     "clean",
     "counted",
     "cut",
@@ -90,6 +91,15 @@ def ms(time_ns: float) -> str:
         if abs(time_ns) >= least:
             return f"{_digits(time_ns / per)} {unit}"
     return f"{_digits(time_ns / 1e3)} µs"
+
+
+def about(time_ns: float) -> str:
+    """A time for a sentence that is an estimate: two digits.
+
+    >>> about(48_100_000), about(1.26e8), about(950_000)
+    ('about 48 ms', 'about 130 ms', 'about 0.95 ms')
+    """
+    return f"about {ms(float(f'{time_ns:.2g}'))}"
 
 
 def mb(size_bytes: float) -> str:

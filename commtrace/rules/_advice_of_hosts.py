@@ -19,7 +19,7 @@ from commtrace.metrics.run.object_collectives import carry_objects
 from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._slow_copies import of_copies
 from commtrace.rules._stalls import at_line, known_work
-from commtrace.units import clean, duration, ms
+from commtrace.units import about, clean, duration
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -58,7 +58,7 @@ def where(culprit: Culprit, run: Measures) -> str:
         return ""
     a_step = has_steps(run)
     steps = run_graph(run).step_ns.size
-    took = f"{ms(there.more_ns / steps)} a step" if a_step else ms(there.more_ns)
+    took = f"{about(there.more_ns / steps)} a step" if a_step else about(there.more_ns)
     return f"at {clean(there.line)}, {took} longer there"
 
 

@@ -77,7 +77,7 @@ def test_without_looks_the_rule_says_what_it_needs() -> None:
 def test_who_loops_alone_is_late_and_told_where() -> None:
     (found, *_) = diagnose(looping((0, 24_000))).findings
     assert (found.rule, found.ranks, found.confidence) == ("straggler", (1,), "high")
-    assert found.advice.startswith(f"rank 1: at {LINE}, 24 ms a step longer there: ")
+    assert found.advice.startswith(f"rank 1: at {LINE}, about 24 ms a step longer there: ")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_one_loops_beyond_the_others_is_not_of_all() -> None:
     run = looping((12_000, 33_000))
     found = {one.rule: one for one in diagnose(run).findings}
     assert found["straggler"].ranks == (1,)
-    assert "21 ms a step longer there" in found["straggler"].advice
+    assert "about 21 ms a step longer there" in found["straggler"].advice
     assert found["host-bound"].cost_ns == pytest.approx(STEPS * 12e6, rel=0.05)
 
 
