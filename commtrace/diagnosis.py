@@ -210,7 +210,7 @@ class Explanation:
     verdict: Verdict
 
 
-LOOKED = "looked, "
+LOOKED = "looked: "
 """So begins the reason of a rule that looked, and found nothing worth a finding."""
 
 

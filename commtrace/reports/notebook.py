@@ -28,7 +28,7 @@ def render(analysis: Analysis) -> str:
         *(grid(section) for section in content.sections(analysis, bar=12)),
         bullets("Notes", content.notes(analysis.notes)),
         _findings(analysis.verdict),
-        bullets("Not checked", content.unchecked(analysis)),
+        *(bullets(title, lines) for title, lines in content.unfound(analysis)),
     ]
     return f"<div>{''.join(parts)}</div>"
 

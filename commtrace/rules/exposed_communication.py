@@ -123,7 +123,7 @@ class ExposedCommunication(Rule, frozen=True):
             if not told:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
-                    f"{LOOKED}and hiding saves too little: of the {ms(exposed)}{of_devices(found)} "
+                    f"{LOOKED}hiding saves too little: of the {ms(exposed)}{of_devices(found)} "
                     f"that runs with no compute beside it compute could hide {ms(could)}"
                     f"{gains if is_tried else ''}"
                 )

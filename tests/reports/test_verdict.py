@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from commtrace.analysis import Analysis, Question
-from commtrace.diagnosis import Diagnosis, Finding, Note
+from commtrace.diagnosis import LOOKED, Diagnosis, Finding, Note
 from commtrace.reports import content
-from commtrace.reports.content.unchecked import CONCERNS
+from commtrace.reports.content.unfound import CONCERNS
 from commtrace.rules import RULES
 from commtrace.run import Run
 from commtrace.synthetic import Tiny
@@ -128,6 +128,21 @@ def test_a_rule_that_was_asked_and_found_nothing_is_not_said_to_be_left_out() ->
     ]
 
 
+def not_checked(run: Tiny, skipped: dict[str, str]) -> list[str]:
+    (_, little), (title, lines) = content.unfound(analysed(run, **skipped))
+    assert (title, little) == ("Not checked", [])
+    return lines
+
+
+def test_what_was_looked_at_in_vain_was_checked() -> None:
+    lacks = {"straggler": "2 operations, needs 10"}
+    skipped = {"exposed-communication": f"{LOOKED}hiding saves too little", **lacks}
+    checked, unchecked = content.unfound(analysed(BOTH, **skipped))
+    little = ["exposed-communication: hiding saves too little"]
+    assert checked == ("Checked, with little to save", little)
+    assert unchecked == ("Not checked", ["straggler: 2 operations, needs 10"])
+
+
 def test_rules_that_lack_data_are_named_by_what_they_lack() -> None:
     two = Tiny(ranks=2)
     for rank in (0, 1):
@@ -139,22 +154,22 @@ def test_rules_that_lack_data_are_named_by_what_they_lack() -> None:
         "late-sender": "0 sends",
         "pageable-copy": "no copies",
     }
-    assert content.unchecked(analysed(two, **skipped)) == [
+    assert not_checked(two, skipped) == [
         "jitter, straggler: 2 operations, needs 10",
         "late-root: no root is known",
         "2 rules do not apply to what ran: see --format json.",
     ]
-    assert content.unchecked(analysed(two, **{"late-sender": "0 sends"})) == [
+    assert not_checked(two, {"late-sender": "0 sends"}) == [
         "1 rule does not apply to what ran: see --format json."
     ]
-    assert content.unchecked(analysed(two)) == []
+    assert not_checked(two, {}) == []
 
 
 def test_rules_of_gpus_concern_no_cpu() -> None:
     skipped = {"launch-gap": "nothing ran on a GPU"}
-    (named,) = content.unchecked(analysed(Tiny(backend="nccl"), **skipped))
+    (named,) = not_checked(Tiny(backend="nccl"), skipped)
     assert named == "launch-gap: nothing ran on a GPU"
-    (counted,) = content.unchecked(analysed(Tiny(backend="gloo"), **skipped))
+    (counted,) = not_checked(Tiny(backend="gloo"), skipped)
     assert counted.startswith("1 rule does not apply")
 
 

@@ -17,7 +17,7 @@ from commtrace.metrics.run.sampled import is_sampled
 from commtrace.metrics.run.unrecorded_work import UNRECORDED_WORK
 from commtrace.reports.content import alike, critical_path, ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
-from commtrace.reports.content.unchecked import unchecked
+from commtrace.reports.content.unfound import unfound
 from commtrace.reports.content.verdict import verdict
 from commtrace.trace_tables import CUT_BEFORE_GPU, FAILED, LEFT_OUT, SAMPLED
 from commtrace.units import clean, counted, duration, numbered, percent
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["headline", "notes", "sections", "unchecked", "verdict", "what_ran"]
+__all__ = ["headline", "notes", "sections", "unfound", "verdict", "what_ran"]
 
 _NOTES = 12
 _NAMED = 4

@@ -58,7 +58,7 @@ def _reason(analysis: Analysis) -> list[str]:
     diagnosis, rule = analysis.verdict.diagnosis, "exposed-communication"
     if reason := diagnosis.skipped.get(rule):
         said = "" if reason.startswith(LOOKED) else " was not checked"
-        return [f"{rule}{said}: {clean(reason, 300)}."]
+        return [f"{rule}{said}: {clean(reason.removeprefix(LOOKED), 300)}."]
     alike = len(known) > 1 and exposed_share(most) - min(map(exposed_share, known)) < _ALIKE
     who, whose = f"Rank {most['rank']} has", f"rank {most['rank']}'s "
     if alike:

@@ -46,7 +46,8 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:  # noqa: ARG001 - a do
     lines += bullets("Notes", content.notes(analysis.notes))
     if found := list(_findings(analysis.verdict, analysis)):
         lines += ["", "## Findings", "", *found]
-    lines += bullets("Not checked", content.unchecked(analysis))
+    for title, unfound in content.unfound(analysis):
+        lines += bullets(title, unfound)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

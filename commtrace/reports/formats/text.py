@@ -26,8 +26,8 @@ _ANY = Look()
 def render(analysis: Analysis, look: Look = _ANY) -> str:
     """What a busy person needs to know, as wide as ``look`` says: the main thing first."""
     console, width = page(look), look.width
-    name, *facts = content.headline(analysis)
-    say(console, name, style="bold")
+    run, *facts = content.headline(analysis)
+    say(console, run, style="bold")
     for fact in facts:
         say(console, fact)
     for line in content.verdict(analysis):
@@ -36,7 +36,8 @@ def render(analysis: Analysis, look: Look = _ANY) -> str:
         table(console, section)
     _list(console, "Notes", content.notes(analysis.notes))
     _print_findings(console, "Findings", analysis.verdict)
-    _list(console, "Not checked", content.unchecked(analysis))
+    for name, lines in content.unfound(analysis):
+        _list(console, name, lines)
     return written(console)
 
 

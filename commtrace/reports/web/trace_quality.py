@@ -31,7 +31,7 @@ def trace_quality(analysis: Analysis) -> Markup:
         "div",
         _list("Notes on the files", notes or ["None."]),
         _list("Clocks", [_clocks(analysis)]),
-        _list("Not checked", content.unchecked(analysis)),
+        *(_list(title, lines) for title, lines in content.unfound(analysis)),
         _skipped(analysis),
         tag(
             "p",

@@ -1,17 +1,18 @@
-"""Which rules lacked their data, as the reports for people say it."""
+"""Which rules looked in vain, and which lacked their data, as the reports for people say it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from commtrace.diagnosis import LOOKED
 from commtrace.units import clean, counted
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
 
-__all__ = ["CONCERNS", "unchecked"]
+__all__ = ["CONCERNS", "unfound"]
 
 _ANY = frozenset({"communication"})
 _ON_GPU, _GPU = frozenset({"communication on a GPU"}), frozenset({"GPU"})
@@ -45,20 +46,34 @@ CONCERNS: Mapping[str, frozenset[str]] = {
 """What must have run, any of it, for a rule to be missed; of others it is any communication."""
 
 
-def unchecked(analysis: Analysis) -> list[str]:
-    """A line for each reason why rules were skipped that concern what ran; a count of the rest."""
+def unfound(analysis: Analysis) -> list[tuple[str, list[str]]]:
+    """Titles and lines: what rules looked at and found too little, and what could not be looked at.
+
+    Of the latter a line for each reason that concerns what ran, and a count of the rest.
+    """
+    skipped = analysis.verdict.diagnosis.skipped
+    looked = {rule for rule, reason in skipped.items() if reason.startswith(LOOKED)}
+    little = [_line([rule], skipped[rule].removeprefix(LOOKED)) for rule in sorted(looked)]
+    return [("Checked, with little to save", little), ("Not checked", _unchecked(analysis, looked))]
+
+
+def _unchecked(analysis: Analysis, looked: Collection[str]) -> list[str]:
     ran = _ran(analysis)
     skipped = analysis.verdict.diagnosis.skipped
     missed: dict[str, list[str]] = defaultdict(list)
-    for rule in sorted(skipped):
+    for rule in sorted(skipped.keys() - looked):
         if CONCERNS.get(rule, _ANY) & ran:
             missed[skipped[rule]].append(rule)
     most_first = sorted(missed.items(), key=lambda each: -len(each[1]))
-    lines = [f"{', '.join(rules)}: {clean(reason, 200)}" for reason, rules in most_first]
-    if rest := len(skipped) - sum(map(len, missed.values())):
+    lines = [_line(rules, reason) for reason, rules in most_first]
+    if rest := len(skipped) - len(looked) - sum(map(len, missed.values())):
         does = "does" if rest == 1 else "do"
         lines.append(f"{counted(rest, 'rule')} {does} not apply to what ran: see --format json.")
     return lines
+
+
+def _line(rules: list[str], reason: str) -> str:
+    return f"{', '.join(rules)}: {clean(reason, 200)}"
 
 
 def _ran(analysis: Analysis) -> set[str]:
