@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Devices", "exposed_in_all_ns", "of_devices", "operations_named", "per_device"]
 
 
+_MORE = 1.05  # times: a table of the whole run would seem to contradict what is said of the steps
+
+
 class Devices(Struct, frozen=True, eq=False):
     """Each device's communication, what of it is exposed, compute without it, what could hide."""
 
@@ -47,15 +50,19 @@ def exposed_in_all_ns(run: Measures, found: Devices) -> float:
 
     Else in the whole run, as the table of devices has it.
     """
-    if whole(run).in_steps:
-        return median(found.exposed_ns)
-    return median(_communicating(devices(run)).ints("exposed_communication_ns"))
+    return median(found.exposed_ns) if whole(run).in_steps else _exposed_in_run_ns(run)
 
 
-def of_devices(found: Devices) -> str:
-    """Of how many devices a time is the median, in words; nothing of one."""
+def of_devices(run: Measures, found: Devices) -> str:
+    """What such a time is of, in words: the steps, where the run has more; the median device."""
+    beyond = _exposed_in_run_ns(run) > _MORE * exposed_in_all_ns(run, found)
     count = found.rank.size
-    return f" (median of {count} devices)" if count > 1 else ""
+    median_of = f" (median of {count} devices)" if count > 1 else ""
+    return f"{' in the steps' if beyond else ''}{median_of}"
+
+
+def _exposed_in_run_ns(run: Measures) -> float:
+    return median(_communicating(devices(run)).ints("exposed_communication_ns"))
 
 
 def operations_named(run: Measures, op: str | None) -> Int64:

@@ -136,7 +136,7 @@ class Unsaved(Struct, frozen=True, eq=False):
         return self.rule.finding(
             run.rows("collectives"),
             summary=(
-                f"{ms(exposed)} of communication{of_devices(self.found)} runs with no compute "
+                f"{ms(exposed)} of communication{of_devices(run, self.found)} runs with no compute "
                 f"beside it, {percent(share, 100)} {of_time(run)}, {why}"
                 f"{f' (not sure: {doubt})' if doubt else ''}"
             ),

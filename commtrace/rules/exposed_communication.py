@@ -123,9 +123,9 @@ class ExposedCommunication(Rule, frozen=True):
             if not told:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
-                    f"{LOOKED}hiding saves too little: of the {ms(exposed)}{of_devices(found)} "
-                    f"that runs with no compute beside it compute could hide {ms(could)}"
-                    f"{gains if is_tried else ''}"
+                    f"{LOOKED}hiding saves too little: of the {ms(exposed)}"
+                    f"{of_devices(run, found)} that runs with no compute beside it compute could "
+                    f"hide {ms(could)}{gains if is_tried else ''}"
                 )
             yield from told
 
@@ -178,7 +178,7 @@ class ExposedCommunication(Rule, frozen=True):
         return self.finding(
             communication,
             summary=(
-                f"{ms(exposed)} of communication{of_devices(found)} runs with no compute "
+                f"{ms(exposed)} of communication{of_devices(run, found)} runs with no compute "
                 f"beside it, {which}; compute could hide {ms(gain.cost_ns)}"
                 f"{f' (not sure: {doubt})' if doubt else ''}"
             ),

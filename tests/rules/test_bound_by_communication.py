@@ -55,3 +55,19 @@ def test_what_only_communicates_or_does_not_overlap_is_another_matter(
     other: dict[str, int],
 ) -> None:
     assert not any("nearly all compute" in its.summary for its in found(**other))
+
+
+@pytest.mark.parametrize("before_us", [0, 3_000])
+def test_a_time_of_the_steps_says_so_where_the_table_has_more(before_us: int) -> None:
+    run = Tiny(2)
+    for rank in (0, 1):
+        if before_us:
+            run.collective(rank, "broadcast", 0, before_us, size=1 << 20)
+        for step in range(3):
+            begin = 10_000 + 30_000 * step
+            run.step(rank, step, begin, 30_000)
+            run.collective(rank, "all_reduce", begin + 400, 9_000, size=1 << 26)
+            run.kernel(rank, begin + 15_000, 14_000)
+    (its,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    where = " in the steps" if before_us else ""
+    assert its.summary.startswith(f"27 ms of communication{where} (median of 2 devices) runs")
