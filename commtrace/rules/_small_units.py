@@ -10,7 +10,7 @@ from commtrace.arrays import NULL, Int64, among, distinct
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.metrics.run.sequences import elements
+from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
 from commtrace.rules._latency import Latency, Served

@@ -33,13 +33,14 @@ def step(
     alike: int,
     named: str,
     lookups: int,
+    dtype: str,
 ) -> list[dict[str, Any]]:
     """Looks up, multiplies, and reduces the gradient, of so many numbers, at the end."""
     at, one = number * STEP_US, 10 * number
     lookup = {"Input Dims": [[rows, WIDTH], [looked_up // 8, 8], []], "Input type": ["float"]}
     product = {"Input Dims": [[8, WIDTH], [WIDTH, rows if shares else 9]]}
     backward = {"Input Dims": [[looked_up, WIDTH], [looked_up], []]}
-    reduce = {"Collective name": "allreduce", "dtype": "Float", "Group size": 2}
+    reduce = {"Collective name": "allreduce", "dtype": dtype, "Group size": 2}
     sizes = {"In msg nelems": reduced, "Out msg nelems": reduced}
     group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
     group["Process Group Description"] = named
@@ -76,9 +77,10 @@ def found(
     alike: int = 1,
     group: str = "default_pg",
     lookups: int = 1,
+    dtype: str = "Float",
 ) -> list[Finding]:
     for rank in (0, 1):
-        its = rows, looked_up, dense, shares, reduced, alike, group, lookups
+        its = rows, looked_up, dense, shares, reduced, alike, group, lookups, dtype
         steps = [step(number, *its) for number in range(STEPS)]
         trace = {
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
@@ -99,6 +101,15 @@ def test_few_rows_of_a_table_are_used(tmp_path: Path) -> None:
 def test_of_a_larger_bucket_its_share_counts(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, reduced=200_000 * WIDTH)
     assert finding.cost_ns == pytest.approx(STEPS * CALL_US * 1e3 * 0.99 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(("dtype", "part", "told"), [("Half", 1.0, True), ("Double", 0.6, False)])
+def test_elements_tell_what_has_room_for_a_table_whatever_their_type(
+    tmp_path: Path, dtype: str, part: float, told: bool
+) -> None:
+    """Of a table in float32: half the bytes hold all of it, and more bytes not all."""
+    reduced = round(part * 100_000 * WIDTH)
+    assert bool(found(tmp_path, reduced=reduced, dtype=dtype)) == told
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from commtrace.comms import canonical_dtype, element_bytes
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.run.calls import called
+from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.first_operators import FirstOperators, first_operators, numbers_in
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.whole import step_count
@@ -40,7 +41,7 @@ _FILLS = 0.9
 
 
 class EmbeddingTable(Struct, frozen=True):
-    """``rows`` × ``width`` numbers, of which a rank looks up at most ``used`` rows in a step.
+    """``rows`` × ``width`` elements, of which a rank looks up at most ``used`` rows in a step.
 
     In so many ``lookups``: of one in several micro-batches, or of several tables of this shape.
     """
@@ -50,6 +51,11 @@ class EmbeddingTable(Struct, frozen=True):
     size_bytes: int
     used: float
     lookups: int
+
+    @property
+    def elements(self) -> int:
+        """How many there are in the table, and in its gradient."""
+        return self.rows * self.width
 
     def needed(self, ranks: int) -> float:
         """What exchanging the rows that ranks use takes of an all_reduce of the whole.
@@ -89,24 +95,24 @@ def large_sums(run: Measures) -> Rows:
 def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
     """The ``large_sums`` that carry the gradients of tables.
 
-    Of each table those of the smallest size that has room for it, as DDP's buckets hold it, and of
-    which a group has one a step: of several alike nothing tells which it is in. Several tables of
-    one shape are in several if they fill them.
+    Of each table those of the fewest elements that have room for it, as DDP's buckets hold it, and
+    of which a group has one a step: of several alike nothing tells which it is in. Several tables
+    of one shape are in several if they fill them.
     """
     its, found = large_sums(run), list[SparseSums]()
-    size, group = its.ints("size_bytes"), its.coded("communicator")
-    often = np.bincount(codes(group, size))[codes(group, size)] > _ONCE * step_count(run)
-    left = {whole: whole for whole in distinct(size[~often]).tolist()}
+    many, group = elements(its), its.coded("communicator")
+    often = np.bincount(codes(group, many))[codes(group, many)] > _ONCE * step_count(run)
+    left = {whole: whole for whole in distinct(many[~often]).tolist()}
     for table in _tables(run) if left else ():
         table, held = _filling(table, left)
         for whole, count in held.items():
-            left[whole] -= count * table.size_bytes
-        mine = its.take(~often & among(size, np.array([*held], np.int64)))
-        if not len(mine):
+            left[whole] -= count * table.elements
+        carry = ~often & among(many, np.array([*held], np.int64))
+        if not carry.any():
             continue
-        sizes = mine.ints("size_bytes")
+        mine, of = its.take(carry), many[carry]
         needed = np.array([table.needed(ranks) for ranks in mine.ints("expected").tolist()])
-        share = np.array([held[one] for one in sizes.tolist()]) * table.size_bytes / sizes
+        share = np.array([held[one] for one in of.tolist()]) * table.elements / of
         less = mine.ints("transfer_ns") * share * (1 - needed)
         ranks = int(mine.ints("expected").max())
         found.append(SparseSums(table, sum(held.values()), mine, ranks, less))
@@ -119,7 +125,7 @@ def _filling(table: EmbeddingTable, left: Mapping[int, int]) -> tuple[EmbeddingT
     As many tables as lookups, with their part of these, if they fill them; else one of all lookups.
     """
     held, count = _held(table, left, table.lookups), table.lookups
-    if held.total() == count > 1 and count * table.size_bytes >= _FILLS * sum(held):
+    if held.total() == count > 1 and count * table.elements >= _FILLS * sum(held):
         return replace(table, used=table.used / count), held
     return table, _held(table, left, 1)
 
@@ -128,7 +134,7 @@ def _held(table: EmbeddingTable, left: Mapping[int, int], count: int) -> Counter
     """Where so many of a table are, each in the smallest that has room for it."""
     held = Counter[int]()
     for _ in range(count):
-        fits = [one for one in left if left[one] >= (held[one] + 1) * table.size_bytes]
+        fits = [one for one in left if left[one] >= (held[one] + 1) * table.elements]
         held.update([min(fits)] if fits else [])
     return held
 

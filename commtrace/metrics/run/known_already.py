@@ -28,7 +28,7 @@ from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, members
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.run.called_in import in_backward
-from commtrace.metrics.run.sequences import elements
+from commtrace.metrics.run.elements import elements
 from commtrace.quantiles import median, quantiles
 
 if TYPE_CHECKING:

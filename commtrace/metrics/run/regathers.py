@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, codes, nth
-from commtrace.metrics.run.sequences import elements
+from commtrace.metrics.run.elements import elements
 from commtrace.table import Rows
 
 __all__ = ["IN_BACKWARD", "gathered_whole", "regathered"]

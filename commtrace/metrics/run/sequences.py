@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, in_order
-from commtrace.comms import POINT_TO_POINT, element_bytes
+from commtrace.arrays import NULL, in_order
+from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.rank.phases import launching_threads
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded, Column, Rows, Table, joined
@@ -16,7 +16,7 @@ from commtrace.trace_tables import COLLECTIVES
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["SEQUENCES", "elements", "sequences"]
+__all__ = ["SEQUENCES", "sequences"]
 
 _OWN = (
     *("step", "rank", "op", "executed", "dtype", "size_bytes", "in_bytes", "out_bytes"),
@@ -72,14 +72,6 @@ def sequences(run: Measures, *, barriers: bool = False, unsized: bool = False) -
             "edge": begins[:-1] | begins[1:],
         },
     )
-
-
-def elements(rows: Rows) -> Int64:
-    """How many elements each of these moves, where its type is known."""
-    dtype = rows.coded("dtype")
-    width = np.array([element_bytes(str(name)) for name in dtype.names], dtype=np.int64)
-    many: Int64 = rows.ints("size_bytes") // width[dtype.codes]
-    return many
 
 
 def _or_else(first: Coded, second: Coded) -> Coded:

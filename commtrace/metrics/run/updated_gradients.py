@@ -10,10 +10,11 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from commtrace.arrays import Float64, codes, sums
-from commtrace.comms import DDP_FORWARD, element_bytes, is_update
+from commtrace.comms import DDP_FORWARD, is_update
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.calls import called
+from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.embedding_gradients import large_sums
 from commtrace.metrics.run.first_operators import (
     FirstOperators,
@@ -77,10 +78,8 @@ def _shares_updates(run: Measures) -> bool:
 
 def _numbers_of(its: Rows) -> float:
     """How many numbers these reduce: of the group that reduces most."""
-    dtype, group = its.coded("dtype"), codes(its.coded("communicator"))
-    size = {name: element_bytes(name) for name in dtype.occurring()}
-    each = np.array([*(size.get(name, 4) for name in dtype.names), 4])[dtype.codes]
-    return float(sums(group, its.ints("size_bytes") // each, int(group.max()) + 1).max())
+    group = codes(its.coded("communicator"))
+    return float(sums(group, elements(its), int(group.max()) + 1).max())
 
 
 def _updated(its: FirstOperators) -> int:
