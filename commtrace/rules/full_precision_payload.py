@@ -35,17 +35,18 @@ class FullPrecisionPayload(Rule, frozen=True):
     """Operations carry more precision than the model computes in.
 
     What it detects
-        float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as
-        their names show a precision, spend at least ``min_half_share`` of their time in half or
-        lower precision; and float64 ones in a run whose matrix kernels are not known to spend as
-        much of it in double precision. On CPUs, whose operators show no precision, float32
-        all_gathers of as many elements as their group reduces in half precision, if what they bring
-        is copied at once: masters that become parameters of that type. Half the bytes for each
-        element have to save ``min_step_share`` of the step, of float32 that is only summed, as
-        gradients are, ``large_step_share``. The saving is by a model fitted from the trace, or by
-        what larger operations take longer than smaller ones, else half the transfer, replayed;
-        where no replay tells, only what no compute hides counts. Broadcasts of fewer bytes than
-        their group reduces are buffers, which need their precision.
+        float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as their
+        names show a precision, spend at least ``min_half_share`` of their time in half or lower
+        precision; and float64 ones, of a tenth as many bytes, as hardly any are meant, in a run
+        whose matrix kernels are not known to spend as much of it in double precision. On CPUs,
+        whose operators show no precision, float32 all_gathers of as many elements as their group
+        reduces in half precision, if what they bring is copied at once: masters that become
+        parameters of that type. Half the bytes for each element have to save ``min_step_share`` of
+        the step, of float32 that is only summed, as gradients are, ``large_step_share``. The saving
+        is by a model fitted from the trace, or by what larger operations take longer than smaller
+        ones, else half the transfer, replayed; where no replay tells, only what no compute hides
+        counts. Broadcasts of fewer bytes than their group reduces are buffers, which need their
+        precision.
 
     Why it costs time
         Twice the bytes, for digits that the forward and backward pass never had.
@@ -117,7 +118,8 @@ class FullPrecisionPayload(Rule, frozen=True):
     def _of(self, run: Measures, payload: _Payload, only: Int64 | None = None) -> Iterator[Finding]:
         known = served(run)
         full = known.coded("dtype").being(payload.dtype)
-        full &= (known.ints("size_bytes") >= self.min_bytes) & ~_of_other_tensors(known)
+        least = round(self.min_bytes * payload.of_least)
+        full &= (known.ints("size_bytes") >= least) & ~_of_other_tensors(known)
         if only is not None:
             full &= np.isin(known.ints("operation"), only)
         some, less = known.take(full), _gain_ns(known)[full]
@@ -147,7 +149,7 @@ class FullPrecisionPayload(Rule, frozen=True):
                 Evidence(f"transfer of {payload.dtype}", taken / 1e6, "ms"),
                 Evidence("of it not under compute", 100 * float(exposed.mean()), "%"),
             ),
-            ruled_out=(f"small operations: only those of {mb(self.min_bytes)} or more count",),
+            ruled_out=(f"small operations: only those of {mb(least)} or more count",),
             advice=payload.advice or _advice(some, run),
             explains=() if not payload.advice and _not_of_bytes(some, run) else None,
             confidence="medium" if payload.evidence and some.flags("exact").all() else "low",
@@ -166,13 +168,17 @@ class FullPrecisionPayload(Rule, frozen=True):
 
 
 class _Payload(Struct, frozen=True):
-    """What is sent, what the model computes in, and how many bytes would be enough."""
+    """What is sent, what the model computes in, and how many bytes would be enough.
+
+    Operations count from a part ``of_least`` of the rule's least size on.
+    """
 
     dtype: str
     compute: str
     enough: str
     evidence: tuple[Evidence, ...]
     advice: str | None  # none where it is by the operations
+    of_least: float = 1.0
 
 
 _MASTERS = _Payload(
@@ -195,6 +201,7 @@ def _single(half: float, least: float) -> _Payload:
     )
 
 
+_FEW = 0.1  # of the bytes: hardly any float64 is meant
 _TIMES_AS_LONG = 2  # as in float32: a vector register holds half as many
 _IN_SINGLE = (
     "train in float32, unless float64 is needed: what comes from NumPy is float64 "
@@ -241,13 +248,14 @@ def _advice(some: Rows, run: Measures) -> str:
 def _double(double: float | None, most: float) -> _Payload:
     advice = "make the tensors float32 before they are sent, unless the model computes in float64"
     if double is None:
-        return _Payload("float64", "in which few models compute", "four", (), advice)
+        return _Payload("float64", "in which few models compute", "four", (), advice, _FEW)
     return _Payload(
         "float64",
         f"while {percent(double, 1)} of the matrix kernels' time is in double precision",
         "four",
         (Evidence("matrix kernels in double", 100 * double, "%", 100 * most),),
         advice,
+        _FEW,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from commtrace.causal.run.replayable import replayable
 from commtrace.measures import Measures, measure
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import spoken
@@ -42,10 +43,11 @@ def straggler(analysis: Analysis) -> str | None:
     """A sentence about the rank that the others wait for, if one stands out.
 
     It causes most of the waiting, and is last more often than chance explains: in all
-    groups taken together, or else within one. None if a finding says why ranks waited.
+    groups taken together, or else within one. None if a finding says why ranks waited, nor where
+    the run can be replayed: what it costs that some wait, at once or hidden, rules have asked then.
     """
     reported = {finding.rule for finding in analysis.verdict.diagnosis.findings}
-    if reported & _EXPLAINED or not matters(analysis):
+    if reported & _EXPLAINED or replayable(analysis.measures) or not matters(analysis):
         return None
     run = analysis.run
     partly = f" Only {len(run.ranks)} of {run.world_size} ranks were compared."
