@@ -149,10 +149,10 @@ def too(ranks: Iterable[int], but: int) -> str:
     """For a finding's summary that names the worst of several ranks: which others have it.
 
     >>> too((0, 1, 2), 1), too((1,), 1)
-    ('; ranks 0, 2, too', '')
+    (' (ranks 0, 2, too)', '')
     """
     others = [rank for rank in ranks if rank != but]
-    return f"; {numbered('rank', others)}, too" if others else ""
+    return f" ({numbered('rank', others)}, too)" if others else ""
 
 
 def _operations(rows: Rows | None) -> str | None:

@@ -16,11 +16,11 @@ from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, total, union
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._rule import Rule
+from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
 from commtrace.topology import gpu_name
-from commtrace.units import counted, ms, numbered
+from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -146,14 +146,13 @@ class PageableCopy(Rule, frozen=True):
 
 def _summary(its: _Slow, way: list[_Slow]) -> str:
     """What uses pageable memory: of the rank that would save most, and who else has such."""
-    others = [one.rank for one in way if one.rank != its.rank]
-    whose = f" of rank {its.rank}" if others else ""
-    too = f"; {numbered('rank', others)}, too" if others else ""
+    others = too((one.rank for one in way), its.rank)
+    whose = f" of rank {its.rank}{others}" if others else ""
     return (
         f"{counted(len(its.copies), f'{its.kind} copy')}{whose} "
         f"{'uses' if len(its.copies) == 1 else 'use'} pageable memory: "
         f"{its.measured_gb_s:.3g} GB/s, where {its.origin} reach {its.gb_s:.3g} GB/s; pinned, they "
-        f"would take {ms(its.size_bytes / its.gb_s)}, not {ms(total(its.busy))}{too}"
+        f"would take {ms(its.size_bytes / its.gb_s)}, not {ms(total(its.busy))}"
     )
 
 

@@ -232,7 +232,7 @@ def test_hosts_that_stall_in_turn_cost_what_all_of_their_stalls_do() -> None:
             run.blocking_call(rank, "cudaDeviceSynchronize", came + 10, over - came)
     (finding,) = found(run.trace(), "launch-gap")
     assert "stalls 6 times for over 1 ms" in finding.summary
-    assert finding.summary.endswith("36.2 ms in all; rank 0, too")
+    assert finding.summary.endswith("36.2 ms in all (rank 0, too)")
     assert finding.cost_ns == pytest.approx(11 * 6_000_000, rel=0.01)
 
 
@@ -326,7 +326,7 @@ def test_several_ranks_whose_gpus_wait_so_are_one_finding() -> None:
     every = found(run.trace(), "unfit-trace")
     (finding,) = (one for one in every if "though work is launched" in one.summary)
     assert finding.summary.startswith("rank 1's cuda:0 is idle for 6 ms")
-    assert finding.summary.endswith("; rank 0, too")
+    assert finding.summary.endswith(" (rank 0, too)")
     assert finding.ranks == (0, 1)
 
 
