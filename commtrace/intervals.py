@@ -13,6 +13,7 @@ import numpy.typing as npt
 from commtrace.arrays import Bool, Float64, Int64
 
 __all__ = [
+    "NEVER",
     "Intervals",
     "Places",
     "covered",
@@ -22,9 +23,11 @@ __all__ = [
     "subtract",
     "total",
     "union",
+    "united",
 ]
 
 Intervals = tuple[Int64, Int64]
+NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 _SHADES, _FAINT = 8, 0.1
 
 
@@ -46,6 +49,12 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     opens = np.concatenate(([True], first[1:] > reach[:-1]))
     closes = np.concatenate((opens[1:], [True]))
     return first[opens], reach[closes]
+
+
+def united(*sets: Intervals) -> Intervals:
+    """What any of some sets holds, merged or not, as a merged one."""
+    starts, ends = (np.concatenate(times) for times in zip(NEVER, *sets, strict=True))
+    return union(starts, ends)
 
 
 def total(merged: Intervals) -> int:

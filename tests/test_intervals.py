@@ -15,6 +15,7 @@ from commtrace.intervals import (
     subtract,
     total,
     union,
+    united,
 )
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 20)), max_size=12)
@@ -92,3 +93,8 @@ def test_a_pixel_is_the_lighter_the_less_of_it_something_ran() -> None:
     assert not shaded(union([], []), 0, 100, 10)[0].size
     first, last, _ = shaded(union([0], [500]), 0, 500, 1000)  # more pixels than nanoseconds
     assert (first.tolist(), last.tolist()) == ([0], [1000])
+
+
+@given(st.lists(pairs, max_size=3))
+def test_united_holds_what_any_holds(sets: list[list[tuple[int, int]]]) -> None:
+    assert points_of(united(*map(merged, sets))) == set().union(*map(points, sets))

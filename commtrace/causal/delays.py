@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, rows_by
-from commtrace.intervals import Intervals, subtract, total, union
+from commtrace.intervals import NEVER, Intervals, subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
 from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.joined_rows import joined_rows, operation_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["felt_ns"]
 
 _QUEUED_NS = 20_000
-_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def felt_ns(known: Rows, saved_ns: Float64, run: Measures) -> int:
@@ -56,7 +55,7 @@ def _stands_ns(run: Measures, rows: Rows, late_ns: Int64) -> list[int]:
         total(
             subtract(
                 _stands(arrival_ns[at], end_ns[at], late_ns[at], queued_ns[at]),
-                compute.get(Device(*place), _NEVER),
+                compute.get(Device(*place), NEVER),
             )
         )
         for place, at in rows_by(rows.ints("rank"), rows.coded("device")).items()

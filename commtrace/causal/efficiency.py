@@ -15,7 +15,7 @@ from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.replayable import replayable
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.comms import members
-from commtrace.intervals import subtract, total, union
+from commtrace.intervals import subtract, total, union, united
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import ranks_of_hosts
 from commtrace.metrics.run.group_dimensions import group_dimensions
@@ -199,7 +199,7 @@ def _own_ns(run: Measures) -> list[int]:
             union(start[mine], end[mine]) for mine in (work[on_host[work]], work[~on_host[work]])
         )
         ahead = subtract(host, communicating)
-        found.append(total(union(*map(np.concatenate, zip(device, ahead, strict=True)))))
+        found.append(total(united(device, ahead)))
     return found
 
 

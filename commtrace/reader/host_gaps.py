@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace import comms
 from commtrace.arrays import Bool, Int64, among, distinct
-from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union
+from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union, united
 from commtrace.reader.bucket_waits import buckets_taken_apart
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.nesting import innermost
@@ -54,8 +54,8 @@ def host_gaps(scan: Scan, rows: list[dict[str, Any]], rank: int) -> dict[str, In
             apart = distinct(apart[among(apart, gaps[2])])
             if (told := np.sort(np.append(labels[0], apart))).size:
                 untold = _untold([called[row] for row in np.flatnonzero(mine)], told)
-                before = tuple(of[among(gaps[2], apart)] for of in gaps[1:])
-                known = union(*(np.append(*both) for both in zip(labels, before, strict=True)))
+                before = among(gaps[2], apart)
+                known = united(labels, (gaps[1][before], gaps[2][before]))
                 gaps = _waited(gaps, known, (launch[mine][untold], end[mine][untold]))
             found.append(gaps)
     threads, starts, ends = (
@@ -76,7 +76,7 @@ def _on_thread(
     own = union(labelled[1][labels], labelled[2][labels])
     within = inside(launch, own)
     left = subtract(own, union(launch[within], np.maximum(end, launch + 1)[within]))
-    starts, ends = union(np.concatenate((busy[0], left[0])), np.concatenate((busy[1], left[1])))
+    starts, ends = united(busy, left)
     under_way = union(launch, np.maximum(end, launch + 1))
     if not under_way[0].size:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)

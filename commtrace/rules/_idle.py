@@ -11,7 +11,7 @@ from commtrace.arrays import Bool, Float64, Int64
 from commtrace.causal.edits.rank_edits import copying_within, launching_at_once
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit
-from commtrace.intervals import Intervals, total, union
+from commtrace.intervals import Intervals, total, union, united
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline
 from commtrace.metrics.run.run_clock import intervals_on_run
@@ -100,7 +100,7 @@ def starved_ns(run: Measures, found: list[Idle]) -> int:
         begin = np.append(its.begin_ns, line.start_ns[trips])
         return intervals_on_run(run, line.rank, (begin, np.append(its.end_ns, line.end_ns[trips])))
 
-    return total(union(*(np.concatenate(ends) for ends in zip(*map(when, found), strict=True))))
+    return total(united(*map(when, found)))
 
 
 def explained_by(stalls: Idle) -> str | None:

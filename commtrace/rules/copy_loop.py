@@ -15,7 +15,7 @@ from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.comms import is_update
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.intervals import Intervals, covered, union
+from commtrace.intervals import Intervals, covered, union, united
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
 from commtrace.metrics.run.object_collectives import objects_sent
@@ -128,8 +128,7 @@ class CopyLoop(Rule, frozen=True):
     def _stalls(self, line: Timeline, copies: Bool, run: Measures) -> _Stalls:
         beside = line.starved_beside(copies) & (line.idle_ns <= 1e3 * self.max_stall_us)
         begin, end = (line.start_ns - line.idle_ns)[beside], line.start_ns[beside]
-        others = [elsewhere(line, run), _on_host(line, run, since="start_ns")]
-        worked = union(*(np.concatenate(ends) for ends in zip(*others, strict=True)))
+        worked = united(elsewhere(line, run), _on_host(line, run, since="start_ns"))
         idle = end - begin - covered(begin, end, worked)
         usual, answered = _usual_ns(line), _answered(line, copies, run)[beside]
         kept = np.where(line.with_host[beside], idle, (idle - usual).clip(min=0))

@@ -13,7 +13,7 @@ from commtrace.causal.edits.rank_edits import copying_within
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.intervals import Intervals, covered, subtract, total, union
+from commtrace.intervals import Intervals, covered, subtract, total, union, united
 from commtrace.metrics.rank.activity import Work, device_work
 from commtrace.metrics.run.whole import of_time, share_pct, step_count, whole, worth_reporting
 from commtrace.quantiles import median
@@ -153,10 +153,7 @@ class _Exposed(Struct, frozen=True, eq=False):
         start_ns = copies.ints("start_ns")
         copied = union(start_ns, start_ns + copies.ints("duration_ns"))
         compute = work.compute or copied
-        others = union(
-            *(np.concatenate(ends) for ends in zip(compute, work.communication, strict=True))
-        )
-        when = subtract(copied, others)
+        when = subtract(copied, united(compute, work.communication))
         between_ns = covered(when[1][:-1], when[0][1:], compute)
         places = np.count_nonzero(between_ns > _APART * median(copies.ints("duration_ns")))
         return cls(copies, when, total(subtract(compute, copied)), int(places) + 1)

@@ -13,7 +13,7 @@ from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import LINKS, pcie
-from commtrace.intervals import Intervals, total, union
+from commtrace.intervals import Intervals, total, union, united
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule, too
@@ -113,9 +113,7 @@ class PageableCopy(Rule, frozen=True):
     def _finding(self, ways: list[list[_Slow]], gain: Saving) -> Finding:
         most = [max(way, key=lambda one: one.saved_ns) for way in ways]
         return self.finding(
-            union(
-                *(np.concatenate(ends) for ends in zip(*(its.busy for its in most), strict=True))
-            ),
+            united(*(its.busy for its in most)),
             summary="; ".join(_summary(its, way) for its, way in zip(most, ways, strict=True)),
             ranks=tuple(sorted({one.rank for way in ways for one in way})),
             streams=tuple(distinct(np.concatenate([its.streams for its in most])).tolist()),

@@ -10,7 +10,7 @@ import numpy as np
 from commtrace.arrays import NULL, Float64, Int64, distinct, rows_by
 from commtrace.causal.savings import of_copies
 from commtrace.diagnosis import Evidence, Finding
-from commtrace.intervals import Intervals, total, union
+from commtrace.intervals import Intervals, total, united
 from commtrace.metrics.run.peer_copies import DevicePair, pairs, too_few_copies
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
@@ -210,7 +210,7 @@ def _recoverable_ns(slow: list[DevicePair], gb_s: float) -> int:
         took = np.minimum(queue.ints("size_bytes") / gb_s, end - start)
         now.append((start, end))
         ideal.append(_moved_up(start, end, took, queue.ints("launch_ns")))
-    return total(_together(now)) - total(_together(ideal))
+    return total(united(*now)) - total(united(*ideal))
 
 
 def _moved_up(start: Int64, end: Int64, took: Float64, launch: Int64) -> Intervals:
@@ -223,10 +223,6 @@ def _moved_up(start: Int64, end: Int64, took: Float64, launch: Int64) -> Interva
             begins[i] = max(free + start[i] - end[i - 1], launched[i])
         free = begins[i] + round(took[i])
     return begins, begins + np.rint(took).astype(np.int64)
-
-
-def _together(queues: list[Intervals]) -> Intervals:
-    return union(*(np.concatenate([queue[i] for queue in queues]) for i in (0, 1)))
 
 
 def _ruled_out(slow: list[DevicePair], fast: DevicePair) -> tuple[str, ...]:

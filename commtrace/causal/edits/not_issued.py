@@ -15,7 +15,7 @@ from commtrace.causal.edits.rank_edits import (
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.intervals import Intervals, union
+from commtrace.intervals import NEVER, Intervals, union
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -25,7 +25,6 @@ __all__ = ["not_issued", "not_waited_in"]
 _GATHERS, _USES = "FSDP::all_gather ", "FSDP::all_gather_copy_out "
 _OTHERS = ("FSDP::post_backward_reduce ", "FSDP::pre_forward (", "FSDP::pre_backward (")
 _RESUMES_NS = 100_000  # so soon a host goes on behind a barrier
-_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
@@ -49,7 +48,7 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
             not_launching(run, rank, called[rows[gone]], lag)
             continue
         launched, kept = (np.sort(called[rows[some]]) for some in (gone, ~which[rows]))
-        gather, use, *other = (of.get(rank, _NEVER) for of in (gathers, uses, *others))
+        gather, use, *other = (of.get(rank, NEVER) for of in (gathers, uses, *others))
         found = [(ranges, _needless(ranges, launched, kept)) for ranges in (gather, *other)]
         gathered = found[0][1]
         found += [(use, gathered)] if use[0].size == gathered.size else []

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from commtrace.intervals import Intervals, subtract, union
+from commtrace.intervals import NEVER, Intervals, subtract, united
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import Device, Work, device_work
 from commtrace.metrics.run.run_clock import intervals_on_run
@@ -17,14 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["devices_busy", "devices_compute", "devices_only_communicate", "host_busy"]
 
-_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
-
 
 def host_busy(run: Measures, rank: int) -> Intervals:
     """When a rank's host ran operators."""
     its = device_work(run).get(Device(rank, "cpu"))
     if its is None or its.compute is None:
-        return _NEVER
+        return NEVER
     return intervals_on_run(run, rank, its.compute)
 
 
@@ -46,9 +42,8 @@ def devices_only_communicate(run: Measures, rank: int) -> Intervals:
 
 
 def _on_run(run: Measures, rank: int, parts: Iterable[Intervals | None]) -> Intervals:
-    every = [_NEVER, *(part for part in parts if part is not None)]
-    starts, ends = (np.concatenate([each[i] for each in every]) for i in range(2))
-    return intervals_on_run(run, rank, union(starts, ends))
+    known = united(*(part for part in parts if part is not None))
+    return intervals_on_run(run, rank, known)
 
 
 @measure

@@ -18,7 +18,7 @@ from commtrace.causal.work.on_core import OnCore, lags_on_cores, on_core
 from commtrace.causal.work.usual import Usual, mean_of
 from commtrace.diagnosis import Cause
 from commtrace.heap import passing
-from commtrace.intervals import Intervals, covered, subtract, union
+from commtrace.intervals import NEVER, Intervals, covered, subtract, union, united
 from commtrace.measures import measure
 from commtrace.metrics.run.run_clock import intervals_on_run
 
@@ -50,7 +50,6 @@ LABELLED: dict[Cause, re.Pattern[str]] = {
     ),
 }
 """What the traces' labels say that a host does, torch's, the recorder's and a program's own."""
-_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 CAUSES: tuple[Cause, ...] = (*LABELLED, "compute", "copy", "host")
 
 
@@ -224,12 +223,12 @@ def idle_ns(run: Measures) -> Int32 | Int64:
 def own_intervals(run: Measures, rank: int) -> dict[Cause, Intervals]:
     """When a rank did what, on the run's clock: no two at once."""
     found: dict[Cause, Intervals] = {}
-    taken = _NEVER
+    taken = NEVER
     for cause, ranges in labelled(run).items():
-        found[cause] = _NEVER
+        found[cause] = NEVER
         if rank in ranges:  # few are under a label
             found[cause] = subtract(intervals_on_run(run, rank, ranges[rank]), taken)
-            taken = _both(taken, found[cause])
+            taken = united(taken, found[cause])
     return found | {"compute": subtract(host_busy(run, rank), taken)}
 
 
@@ -246,7 +245,3 @@ def _under(run: Measures, pattern: re.Pattern[str]) -> dict[int, Intervals]:
     end = begin + ranges.ints("duration_ns")
     of_ranks = rows_by(ranges.ints("rank")).items()
     return {rank: union(begin[rows], end[rows]) for (rank,), rows in of_ranks}
-
-
-def _both(a: Intervals, b: Intervals) -> Intervals:
-    return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Int64, first_rows, in_a_row, numbered, rows_by
 from commtrace.few_bytes import Integers
-from commtrace.intervals import Intervals, Places, subtract, union
+from commtrace.intervals import NEVER, Intervals, Places, subtract, united
 from commtrace.measures import measure, rank_measure, taken
 from commtrace.metrics.rank.rank_events import KINDS, on_gpu, rank_events
 from commtrace.metrics.rank.rows_of import measured_ranks
@@ -33,8 +33,6 @@ __all__ = [
     "rank_work",
     "work",
 ]
-
-_NONE: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 # Most measures start from the same work; a trace's tables never change.
@@ -105,11 +103,11 @@ class Work(Struct, frozen=True):
     @property
     def busy(self) -> Intervals:
         """Whenever anything ran."""
-        return _joined([its.values for its in self.when.values()])
+        return united(*(its.values for its in self.when.values()))
 
     def set_of(self, kind: str) -> Intervals:
         """When anything of a kind ran."""
-        return self.when[kind].values if kind in self.when else _NONE
+        return self.when[kind].values if kind in self.when else NEVER
 
 
 @measure
@@ -201,7 +199,7 @@ def _together(parts: Sequence[Work]) -> Work:
         events=sum((Counter(part.events) for part in parts), Counter()),
         start_ns=min(part.start_ns for part in parts),
         end_ns=max(part.end_ns for part in parts),
-        when={kind: Times.of(*_joined([part.set_of(kind) for part in parts])) for kind in kinds},
+        when={kind: Times.of(*united(*(part.set_of(kind) for part in parts))) for kind in kinds},
     )
 
 
@@ -209,13 +207,6 @@ def device_order(device: str) -> tuple[str, int, str]:
     """By what devices are sorted: cuda:10 behind cuda:9."""
     kind, _, number = device.partition(":")
     return kind, len(number), number
-
-
-def _joined(sets: list[Intervals]) -> Intervals:
-    filled = [one for one in sets if one[0].size]
-    if len(filled) == 1:
-        return filled[0]
-    return union(*(np.concatenate([_NONE[i], *(one[i] for one in filled)]) for i in (0, 1)))
 
 
 class _Part(Struct, frozen=True):
@@ -256,7 +247,7 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
     if not has_compute:
         when.pop("compute", None)
     elif "compute" not in when:
-        when["compute"] = Times.of(*_NONE)
+        when["compute"] = Times.of(*NEVER)
     return Work(
         events={kind: part.events for kind, part in parts.items()},
         start_ns=min(part.start_ns for part in parts.values()),

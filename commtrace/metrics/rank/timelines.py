@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_by
 from commtrace.diagnosis import CannotLook
-from commtrace.intervals import Intervals, subtract, union
+from commtrace.intervals import Intervals, subtract, union, united
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.quantiles import quantile
@@ -192,7 +192,7 @@ def starved_when(run: Measures, rank: int) -> Intervals:
             late = line.starved()
             begin = (line.start_ns - line.idle_ns)[late]
             idle.append(subtract((begin, line.start_ns[late]), elsewhere(line, run)))
-    return union(*(np.concatenate(times) for times in zip(*idle, strict=True)))
+    return united(*idle)
 
 
 def elsewhere(line: Timeline, run: Measures) -> Intervals:

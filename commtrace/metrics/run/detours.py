@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.expect import LINKS, pcie
-from commtrace.intervals import Intervals, intersect, total, union
+from commtrace.intervals import NEVER, Intervals, intersect, total, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.peer_copies import DevicePair
 from commtrace.quantiles import median
@@ -74,14 +74,11 @@ class Hops:
     def busy(self, source: str, destination: str) -> Intervals:
         """When copies of this trace used a hop."""
         pair = self.measured.get((source, destination))
-        return pair.busy if pair else _NEVER
+        return pair.busy if pair else NEVER
 
     def _nvlinks(self, source: str, destination: str) -> int:
         link = code(source, destination, self.run) or ""
         return int(link[2:]) if link.startswith("NV") and link[2:].isdigit() else 0
-
-
-_NEVER: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def detours(pair: DevicePair, hops: Hops) -> Iterator[Detour]:
