@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import Bool, Float64, Int64
+from commtrace.arrays import Bool, Float64, Int64, least, most, sums
 
 __all__ = [
     "NEVER",
@@ -141,10 +141,7 @@ class Places:
 
     def __init__(self, place: Int64, starts: Int64, ends: Int64) -> None:
         count = int(place.max(initial=-1)) + 1
-        first = np.full(count, np.iinfo(np.int64).max)
-        last = np.full(count, np.iinfo(np.int64).min)
-        np.minimum.at(first, place, starts)
-        np.maximum.at(last, place, ends)
+        first, last = least(place, starts, count), most(place, ends, count)
         self.spans = first, last
         room = last - first + 2
         self._begins = np.cumsum(room) - room
@@ -174,6 +171,4 @@ class Places:
     def totals(self, merged: Intervals) -> Int64:
         """Length in nanoseconds in each place."""
         place, starts, ends = self.apart(merged)
-        found = np.zeros(self._begins.size, dtype=np.int64)
-        np.add.at(found, place, ends - starts)
-        return found
+        return sums(place, ends - starts, self._begins.size)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, distinct, nth
+from commtrace.arrays import Bool, Int64, codes, distinct, least, most, nth
 from commtrace.matching.assignment import COMMS_ID, FLIGHT_RECORDER, SEQUENCE, Found
 from commtrace.matching.clock_line import CLOSE_NS, SAME, fit
 from commtrace.matching.collective_arrays import Collectives, split
@@ -29,11 +29,13 @@ def keyed(rows: Collectives) -> Found:
     """
     sequenced = rows.seq_key >= 0
     by_id = (rows.comms_id >= 0) & ~rows.p2p
-    consistent = sequenced & (~by_id | _one_to_one(rows.comms_id, rows.seq_key))
+    # A Comms Id is a hash of the group's name: ranks that name a group differently agree on the
+    # number alone.
+    consistent = sequenced & (~by_id | _of_one(rows.comms_id, rows.seq_key))
     key = np.where(consistent, 2 * rows.seq_key, np.where(by_id, 2 * rows.comms_id + 1, -1))
     number = _numbered(rows, key)
     source = np.where(rows.recorder, FLIGHT_RECORDER, SEQUENCE)
-    source = np.where(by_id & _one_id(number, rows.comms_id), COMMS_ID, source)
+    source = np.where(by_id & _of_one(number, rows.comms_id), COMMS_ID, source)
     doubtful = consistent & (source != COMMS_ID)
     number[_contradicted(rows, number, doubtful)] = -1
     alone = np.bincount(number + 1)[number + 1] == 1
@@ -49,27 +51,10 @@ def _numbered(rows: Collectives, key: Int64) -> Int64:
     return number
 
 
-def _one_to_one(ids: Int64, keys: Int64) -> Bool:
-    """Rows whose Comms Id has one sequence number wherever it occurs.
-
-    It is a hash of the group's name, so that ranks that name a group differently agree on
-    the number alone.
-    """
-    size = int(ids.max(initial=-1)) + 2
-    low, high = np.full(size, np.iinfo(np.int64).max), np.full(size, -2)
-    np.minimum.at(low, ids, keys)
-    np.maximum.at(high, ids, keys)
-    one: Bool = (low == high)[ids]
-    return one
-
-
-def _one_id(number: Int64, ids: Int64) -> Bool:
-    """Rows of operations that have the same Comms Id on all ranks."""
-    size = int(number.max(initial=-1)) + 2
-    low, high = np.full(size, np.iinfo(np.int64).max), np.full(size, -2)
-    np.minimum.at(low, number, ids)
-    np.maximum.at(high, number, ids)
-    one: Bool = (low == high)[number]
+def _of_one(number: Int64, values: Int64) -> Bool:
+    """Rows whose number, which may be -1, has one value wherever it occurs."""
+    count = int(number.max(initial=-1)) + 2
+    one: Bool = (least(number, values, count) == most(number, values, count))[number]
     return one
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, least, numbered, sums
+from commtrace.arrays import NULL, Int64, codes, least, most, numbered, sums
 from commtrace.causal.critical_path import critical_path
 from commtrace.comms import POINT_TO_POINT, element_bytes
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -146,9 +146,8 @@ def _has_splits(calls: Rows, operation: Int64) -> bool:
         return True
     number = numbered(operation[known])
     count = int(number.max(initial=-1)) + 1
-    most = np.zeros(count, np.int64)
-    np.maximum.at(most, number, sent[known])
-    return bool((most > least(number, sent[known], count)).any())
+    low, high = (of(number, sent[known], count) for of in (least, most))
+    return bool((low < high).any())
 
 
 def sharded(run: Measures) -> bool:

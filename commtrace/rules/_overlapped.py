@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.arrays import NULL, Bool, Int64, codes, least, most
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.rank.exposed_calls import Called, exposed_ns, rows_of_operation
 from commtrace.metrics.rank.phases import launching_threads, phases
@@ -205,8 +205,7 @@ def starts_late(run: Measures, rows: Int64) -> bool:
         computes &= np.isin(kernels.ints("thread"), its_thread)
     kernels = kernels.take(computes & np.isin(kernels.ints("step"), calls.ints("step")[mine]))
     numbers, of = np.unique(calls.ints("step")[mine], return_inverse=True)
-    first = np.full(numbers.size, np.iinfo(np.int64).max)
-    np.minimum.at(first, of, calls.ints("launch_ns")[mine])
+    first = least(of, calls.ints("launch_ns")[mine], numbers.size)
     late = kernels.ints("launch_ns") > first[np.searchsorted(numbers, kernels.ints("step"))]
     time_ns = kernels.ints("duration_ns")
     return bool(time_ns[late].sum() <= _REST * time_ns.sum()) and time_ns.size > 0
@@ -267,8 +266,7 @@ def _largest(calls: Rows) -> tuple[float, float]:
     if not len(its):
         return 0.0, 0.0
     step, size = codes(its.ints("rank"), its.ints("step")), its.ints("size_bytes")
-    largest = np.zeros(int(step.max()) + 1, np.int64)
-    np.maximum.at(largest, step, size)
+    largest = most(step, size, int(step.max()) + 1)
     return median(largest / np.bincount(step, size)), median(largest)
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, distinct
+from commtrace.arrays import NULL, Bool, Int64, distinct, least
 from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
 from commtrace.causal.rank.moments import Moments
 from commtrace.kernels import is_launch
@@ -88,8 +88,7 @@ def told_nothing(work: Work, synchronisations: Rows) -> Bool:
     waits = work.stream_numbers(synchronisations, "stream")
     rows = np.flatnonzero(synchronisations.coded("kind").being("Stream Wait Event") & (waits >= 0))
     called = synchronisations.ints("start_ns")[rows]
-    first: Int64 = np.full(work.streams.values.size, np.iinfo(np.int64).max)
-    np.minimum.at(first, waits[rows], called)
+    first = least(waits[rows], called, work.streams.values.size)
     alone = (work.thread >= 0) & (work.launch_ns >= first[work.stream])
     told = work.launched.next(waits[rows], called)
     alone[told[told >= 0]] = False

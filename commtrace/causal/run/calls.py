@@ -244,9 +244,8 @@ def _largest_bytes(run: Measures) -> Int64:
     Ranks may send and get unlike parts.
     """
     operation = codes(matched(run).waits.ints("operation"))
-    largest = np.full(int(operation.max(initial=-1)) + 1, NULL)
-    np.maximum.at(largest, operation, run.rows("collectives").ints("size_bytes"))
-    return largest[operation]
+    size = run.rows("collectives").ints("size_bytes")
+    return most(operation, size, int(operation.max(initial=-1)) + 1)[operation]
 
 
 def op_and_dimension(run: Measures, kin: Mapping[str | None, str] | None = None) -> Int64:
@@ -286,19 +285,16 @@ def _last(every: Calls) -> Int64:
     """When all were there whom a call needs, itself included."""
     number = every.operation
     count = int(number.max(initial=-1)) + 1
-    latest, start_ns, end_ns = np.full(count, NULL), every.start_ns, every.end_ns
-    np.maximum.at(latest, number, start_ns)
-    root = np.full(count, NULL)
-    np.maximum.at(root, number[every.is_root], start_ns[every.is_root])
-    last = latest[number]
+    start_ns, end_ns = every.start_ns, every.end_ns
+    root = most(number[every.is_root], start_ns[every.is_root], count)
+    last = most(number, start_ns, count)[number]
     by_root = np.maximum(start_ns, root[number])
     last = np.where(every.from_root & ~kept_by_all(every), by_root, last)
     last = np.where(every.to_root & ~every.is_root, start_ns, last)
     sent_before = every.is_p2p & every.is_send & (end_ns <= last)
     last = np.where(sent_before, start_ns, last)
     kernel = kernels_of(every)
-    np.maximum.at(latest_of := np.full(last.size, NULL), kernel, last)
-    return latest_of[kernel]
+    return most(kernel, last, last.size)[kernel]
 
 
 def kernels_of(every: Calls) -> Int64:

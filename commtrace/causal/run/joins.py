@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, rows_of_each, sorted_by
+from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, most, rows_of_each, sorted_by
 from commtrace.causal.rank.moments import Moments
 from commtrace.causal.run.calls import Calls
 
@@ -125,9 +125,8 @@ def _others_wait(calls: Calls, gaps: Gaps, found: Int64) -> Bool:
     waits = (calls.asynchronous == 1) & (found >= 0)
     if not waits.any():
         return np.asarray(waits)
-    until = np.full(gaps.start_ns.size, NULL)
     blocks = (found >= 0) & (calls.asynchronous == 0)
-    np.maximum.at(until, found[blocks], calls.end_ns[blocks])
+    until = most(found[blocks], calls.end_ns[blocks], gaps.start_ns.size)
     length = gaps.end_ns - gaps.start_ns
     soon = until + np.maximum(_LATE_NS, (_WAKES * length).astype(np.int64))
     ends = np.minimum(calls.end_ns, gaps.end_ns[found])

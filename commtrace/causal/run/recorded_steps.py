@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, among
+from commtrace.arrays import NULL, Bool, among, least, most
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.measures import measure
 from commtrace.metrics.run.whole import profiler_steps
@@ -42,8 +42,6 @@ def of_unlike_steps(run: Measures) -> bool:
     step, operation = calls.step, calls.operation
     known = step != NULL
     size = int(operation.max(initial=-1)) + 1
-    first, last = np.full(size, np.iinfo(np.int64).max), np.full(size, NULL)
-    np.minimum.at(first, operation[known], step[known])
-    np.maximum.at(last, operation[known], step[known])
+    first, last = (of(operation[known], step[known], size) for of in (least, most))
     shared = np.bincount(operation[known], minlength=size) > 1
     return bool((first < last)[shared].mean() > _MOST) if shared.any() else False

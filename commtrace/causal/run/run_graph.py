@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Float64, Int32, Int64, distinct, ranges, sorted_by
+from commtrace.arrays import NULL, Float64, Int32, Int64, distinct, most, ranges, sorted_by
 from commtrace.causal.replay.graph import Graph
 from commtrace.causal.run.builder import COPY, DEVICE, DEVICES, HOSTS, MEET, TRANSFER, Builder
 from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of, shares_kernel
@@ -216,8 +216,7 @@ def _meet(made: Builder, mine: Calls) -> Int32:
     several = mine.from_root | mine.to_root | mine.is_p2p
     met = np.empty(order.size, dtype=np.int32)
     joint = np.flatnonzero(np.bincount(of[~several], minlength=sizes.size))
-    latest = np.full(sizes.size, NULL)
-    np.maximum.at(latest, of, mine.last_ns)
+    latest = most(of, mine.last_ns, sizes.size)
     node = np.zeros(sizes.size, dtype=np.int64)
     node[joint] = made.nodes(latest[joint], np.full(joint.size, -1))
     met[~several] = node[of[~several]]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, first_rows, in_order, numbered
+from commtrace.arrays import Bool, Float64, Int64, first_rows, in_order, numbered, sums
 from commtrace.intervals import covered
 from commtrace.measures import rank_measure
 from commtrace.metrics.rank.activity import Device, device_work
@@ -75,8 +75,7 @@ def kernels_beside(run: Measures, rank: int) -> Columns:
     kinds = first.size
     alone, beside = share == 0, share >= _BESIDE
     touched = np.bincount(of_kind[~alone], minlength=kinds)
-    touched_ns = np.zeros(kinds, np.int64)
-    np.add.at(touched_ns, of_kind[~alone], duration[~alone])
+    touched_ns = sums(of_kind[~alone], duration[~alone], kinds)
     found: dict[str, Any] = {"touched": touched, "touched_ns": touched_ns}
     for way, which in zip(_WAYS, (beside, alone), strict=True):
         found |= _spread(of_kind[which], duration[which], kinds, way)

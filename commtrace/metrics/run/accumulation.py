@@ -41,8 +41,7 @@ def repeated_in_accumulation(rows: Rows, its: Placed) -> Rows:
     batch = codes(whole, forward)
     size = rows.ints("size_bytes")[row]
     size = sums(batch, np.where(size == NULL, 1, size), int(batch.max()) + 1)[batch]
-    of_last = np.zeros(latest.size, dtype=np.int64)
-    np.maximum.at(of_last, whole[last], size[last])
+    of_last = most(whole[last], size[last], latest.size)
     needless = ~last & (size == of_last[whole])
     count = np.bincount(whole[first_rows(batch)])
     found = rows.take(row[needless])

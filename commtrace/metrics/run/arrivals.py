@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commtrace import matching
-from commtrace.arrays import NULL, Bool, Int64, codes, distinct
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, most
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.unnamed_roots import unnamed_roots
@@ -106,8 +106,7 @@ class Arrivals:
         several = np.bincount(kernel)[kernel] > 1
         if not several.any():
             return took
-        ready = np.full(int(kernel.max()) + 1, NULL)
-        np.maximum.at(ready, kernel, self.tau[self.of[rows]])
+        ready = most(kernel, self.tau[self.of[rows]], int(kernel.max()) + 1)
         left = self.end[rows] - ready[kernel]
         least = np.full(took.size, FOREVER)
         np.minimum.at(least, self.of[rows], np.where(left > 0, left, FOREVER))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, sums
+from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, most, sums
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
@@ -154,8 +154,7 @@ def costs(run: Measures, each: Kinds) -> dict[str, list[Any]]:
 
 def _waiting(each: Kinds, kernels: Int64) -> list[int | None]:
     """Each kind's waiting; a rank waits once in a kernel, however many operations share it."""
-    longest = np.full(kernels.size, NULL)
-    np.maximum.at(longest, each.kernel, each.events.wait_ns)
+    longest = most(each.kernel, each.events.wait_ns, kernels.size)
     known, kind = longest != NULL, each.of[kernels]
     total = sums(kind[known], longest[known], len(each.rows))
     return known_or_none(total, np.bincount(kind[known], minlength=len(each.rows)) > 0)

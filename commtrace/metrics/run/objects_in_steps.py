@@ -105,9 +105,8 @@ def _in_every_step(rows: Rows, at: Int64) -> Int64:
         return at
     rank, step = rows.ints("rank"), rows.ints("step")
     known = step != NULL
-    ranks = np.zeros(int(rank.max(initial=-1)) + 1, np.int64)
     cells = np.flatnonzero(known)[first_rows(codes(rank[known], step[known]))]
-    np.add.at(ranks, rank[cells], 1)
+    ranks = np.bincount(rank[cells], minlength=int(rank.max()) + 1)
     count = _steps_having(rows, at)
     return at[(count >= _STEPS) & (ranks[rank[at]] - count <= 1)]
 

@@ -209,8 +209,7 @@ def _exchange(messages: Messages) -> bool:
     The borders of a grid, say. What a pipeline sends back depends on what has arrived.
     """
     sends, operation = messages.sends, messages.rows.ints("operation")
-    end = np.zeros(int(operation.max()) + 1, np.int64)
-    np.maximum.at(end, operation, messages.rows.ints("end_ns"))
+    end = most(operation, messages.rows.ints("end_ns"), int(operation.max()) + 1)
     sent = sends.rows.ints("arrival_ns")
     got = end[sends.rows.ints("operation")]
     ways = {
