@@ -171,6 +171,11 @@ class Rows:
         """A column of strings."""
         return cast("Coded", self.columns[name])
 
+    def when(self) -> tuple[Int64, Int64]:
+        """From when to when each was, of rows that have a ``start_ns`` and a ``duration_ns``."""
+        start_ns = self.ints("start_ns")
+        return start_ns, start_ns + self.ints("duration_ns")
+
     def take(self, rows: slice | Int32 | Int64 | Bool) -> Rows:
         """Some of them: a slice, places, or those that a flag is set for."""
         columns: dict[str, Any] = {}

@@ -50,9 +50,7 @@ def typical_step(side: Sequence[tuple[Measures, tuple[int, ...]]]) -> TypicalSte
         end = int(its.end_ns[its.steps.index(step)])
         return TypicalStep(run, recording, step, end - length, end)
     table = step_times_by_rank(run)
-    start = table.ints("start_ns")
-    mine = table.ints("step") == step
-    if (start[mine] == NULL).any():
+    starts, ends = table.take(table.ints("step") == step).when()
+    if (starts == NULL).any():
         return None
-    end = int((start + table.ints("duration_ns"))[mine].max())
-    return TypicalStep(run, recording, step, int(start[mine].min()), end)
+    return TypicalStep(run, recording, step, int(starts.min()), int(ends.max()))

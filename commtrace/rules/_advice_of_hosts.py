@@ -72,8 +72,7 @@ def of_own_copies(culprit: Culprit, run: Measures) -> str:
     """What to do about its copies, and where in the program its host is meanwhile."""
     rank = culprit.ranks[0]
     copies = rows_of_rank(run, "copies", rank)
-    start = copies.ints("start_ns")
-    when = union(start, start + copies.ints("duration_ns"))
+    when = union(*copies.when())
     return at_line(run, rank, when, of_copies(run, culprit.ranks))
 
 

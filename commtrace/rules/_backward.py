@@ -95,8 +95,7 @@ def backward_alone_ns(run: Measures, within: Int64 | None = None) -> dict[Device
         if not of.any():
             return None
         kernels = kernels.take(_in_passes(kernels, of, launched.get(place.rank)))
-        begun = kernels.ints("start_ns")
-        computes = union(begun, begun + kernels.ints("duration_ns"))
+        computes = union(*kernels.when())
         backward[place] = total(subtract(computes, done.communication))
     return backward or None
 

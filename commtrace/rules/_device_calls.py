@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["DEVICE", "MEMORY", "DeviceCalls", "end_ns", "not_called"]
+__all__ = ["DEVICE", "MEMORY", "DeviceCalls", "not_called"]
 
 _BARRIER_NS = 1_000_000  # so soon such a barrier synchronises the device
 
@@ -80,7 +80,7 @@ def not_called(run: Measures, calls: Mapping[int, Rows]) -> Edit:
     def edit(lag_ns: Lags) -> Int64:
         lag: Int64 = lag_ns.astype(np.int64)
         for rank, its in calls.items():
-            when = union(its.ints("start_ns"), end_ns(its))
+            when = union(*its.when())
             not_waiting_within(run, rank, when, lag)
             doing_nothing_within(run, rank, when, lag)
         return lag
@@ -97,8 +97,3 @@ def _but_of_barriers(run: Measures, rank: int, calls: Rows) -> Rows:
     last = np.searchsorted(ops.ints("start_ns"), calls.ints("start_ns")) - 1
     since = calls.ints("start_ns") - np.append(ops.ints("start_ns"), 0)[last]
     return calls.take(np.flatnonzero(~(barrier[last] & (since <= _BARRIER_NS))))
-
-
-def end_ns(calls: Rows) -> Int64:
-    """When each was done."""
-    return calls.ints("start_ns") + calls.ints("duration_ns")

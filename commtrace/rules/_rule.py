@@ -179,7 +179,7 @@ def _starts_and_ends(rows: Rows) -> tuple[Int64, Int64]:
     names = _names(rows)
     start = rows.ints(next(name for name in _STARTS if name in names))
     end = next((name for name in _ENDS if name in names), None)
-    return start, rows.ints(end) if end else rows.ints("start_ns") + rows.ints("duration_ns")
+    return start, rows.ints(end) if end else rows.when()[1]
 
 
 def _names(rows: Rows) -> set[str]:

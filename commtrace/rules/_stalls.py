@@ -190,8 +190,7 @@ def _allocates(run: Measures, rank: int, when: Intervals) -> str | None:
     """That the host allocates the GPU's memory, or frees it, if it does so most of the time."""
     calls = rows_of_rank(run, "blocking_calls", rank)
     calls = calls.take(calls.coded("name").where(lambda name: bool(_ALLOCATES.match(name))))
-    start = calls.ints("start_ns")
-    end = start + calls.ints("duration_ns")
+    start, end = calls.when()
     time = total(intersect(union(start, end), when))
     if 2 * time <= total(when):
         return None

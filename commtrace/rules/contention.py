@@ -107,11 +107,11 @@ class Contention(Rule, frozen=True):
 
     def _of_cores(self, run: Measures, its: Crowded) -> Finding:
         steps = profiler_steps(run)
-        start, most = steps.ints("start_ns"), max(its.threads)
+        most = max(its.threads)
         least = "" if most == min(its.threads) else f"{min(its.threads)} to "
         unsure = f" (not sure: other processes took {percent(its.others, 1)} of the cores)"
         return self.finding(
-            (start, start + steps.ints("duration_ns")),
+            steps.when(),
             summary=(
                 f"{len(its.ranks)} processes of {least}{counted(most, 'thread')} each "
                 f"{'are bound to' if its.bound else 'share'} {counted(its.cores, 'core')}: a rank "

@@ -150,8 +150,7 @@ class _Exposed(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, copies: Rows, work: Work) -> _Exposed:
         """Those of one device, which did this work."""
-        start_ns = copies.ints("start_ns")
-        copied = union(start_ns, start_ns + copies.ints("duration_ns"))
+        copied = union(*copies.when())
         compute = work.compute or copied
         when = subtract(copied, united(compute, work.communication))
         between_ns = covered(when[1][:-1], when[0][1:], compute)

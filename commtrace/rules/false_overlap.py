@@ -276,8 +276,7 @@ def _on_cpu(row: Int64, run: Measures) -> _Waits | None:
 
 def _on_device(at: Int64, calls: Rows, compute: Intervals, run: Measures) -> _Waits:
     """Whether nothing computes while a device's calls run, and something does right after."""
-    start = calls.ints("start_ns")
-    end = start + calls.ints("duration_ns")
+    start, end = calls.when()
     hidden = covered(start, end, compute)
     opens = np.append(compute[0], _FAR)
     resumed = opens[np.searchsorted(opens, end)]
@@ -308,8 +307,7 @@ def _labels(calls: Rows, run: Measures) -> Coded:
     codes = np.full(moments.size, -1, np.int32)
     for rank in distinct(calls.ints("rank")).tolist():
         mine = ranges.take(ranges.ints("rank") == rank)
-        start = mine.ints("start_ns")
-        end = start + mine.ints("duration_ns")
+        start, end = mine.when()
         for row in np.flatnonzero(calls.ints("rank") == rank).tolist():
             around = np.flatnonzero((start <= moments[row]) & (moments[row] < end))
             if around.size:

@@ -18,7 +18,7 @@ from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.rank.timelines import Timeline, timelines
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, step_count, worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._device_calls import DEVICE, MEMORY, DeviceCalls, end_ns, not_called
+from commtrace.rules._device_calls import DEVICE, MEMORY, DeviceCalls, not_called
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import counted, ms
@@ -85,7 +85,7 @@ class HostSync(Rule, frozen=True):
         rank, most = max(often.items(), key=lambda one: which.count(one[1]))
         name, count = most.coded("name").at(which.rows(most)[0]), which.count(most)
         yield self.finding(
-            (most.ints("start_ns"), end_ns(most)),
+            most.when(),
             summary=(
                 f"rank {rank}'s host calls {name} {count:,} times, {which.what}: "
                 f"{ms(gain.cost_ns)} to save" + too(tuple(often), rank)

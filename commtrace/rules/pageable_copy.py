@@ -208,8 +208,7 @@ class _Slow(Struct, frozen=True, eq=False):
     @property
     def busy(self) -> Intervals:
         """When any of them ran."""
-        start = self.copies.ints("start_ns")
-        return union(start, start + self.copies.ints("duration_ns"))
+        return union(*self.copies.when())
 
     @property
     def saved_ns(self) -> int:

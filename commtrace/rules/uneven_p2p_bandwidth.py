@@ -90,10 +90,9 @@ class UnevenP2PBandwidth(Rule, frozen=True):
         ]
         faster = [(pair.copies, fast.gb_s) for pair in slow]
         gain = of_copies(run, faster, _recoverable_ns(slow, fast.gb_s), 0.0)
-        start = copies.ints("start_ns")
         sure = all(len(pair.copies) >= 10 and named(*_ends(pair), run) for pair in (worst, fast))
         return self.finding(
-            (start, start + copies.ints("duration_ns")),
+            copies.when(),
             summary=_summary(classes, run),
             ranks=tuple(sorted({pair.rank for pair in slow})),
             streams=tuple(distinct(copies.ints("stream")).tolist()),
@@ -205,8 +204,7 @@ def _recoverable_ns(slow: list[DevicePair], gb_s: float) -> int:
     now, ideal = [], []
     for at in rows_by(copies.ints("rank"), copies.coded("device"), copies.ints("stream")).values():
         queue = copies.take(at[np.argsort(copies.ints("start_ns")[at], kind="stable")])
-        start = queue.ints("start_ns")
-        end = start + queue.ints("duration_ns")
+        start, end = queue.when()
         took = np.minimum(queue.ints("size_bytes") / gb_s, end - start)
         now.append((start, end))
         ideal.append(_moved_up(start, end, took, queue.ints("launch_ns")))

@@ -65,7 +65,7 @@ def operations_drawn(run: Measures) -> pd.DataFrame:
     """
     found, interval = matched(run), intervals(run)
     called, of = run.rows("collectives"), operation_of(run)
-    start, end = called.ints("start_ns"), called.ints("start_ns") + called.ints("duration_ns")
+    start, end = called.when()
     parts = (
         called.only(*_OWN),
         found.waits.all.only("operation", "wait_ns", "caused_wait_ns"),

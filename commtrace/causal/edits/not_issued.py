@@ -74,7 +74,7 @@ def _ranges(run: Measures, label: str) -> dict[int, Intervals]:
     """Each rank's whose label starts so, in their order."""
     steps = run.rows("steps")
     its = steps.take(steps.coded("label").where(lambda name: name.startswith(label)))
-    begin, end = its.ints("start_ns"), its.ints("start_ns") + its.ints("duration_ns")
+    begin, end = its.when()
     found: dict[int, Intervals] = {}
     for (rank,), rows in rows_by(its.ints("rank")).items():
         order = rows[np.argsort(begin[rows], kind="stable")]

@@ -189,8 +189,7 @@ def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
     synchronisation whose stream is known waits for that alone, and for what that had been told to
     wait for, as torch.distributed.barrier does.
     """
-    start_ns = calls.ints("start_ns")
-    end_ns = start_ns + calls.ints("duration_ns")
+    start_ns, end_ns = calls.when()
     thread = work.threads.number(calls.ints("thread"))
     copy = _pageable_copy(work, thread, start_ns)
     is_copy, to_host = copy >= 0, np.append(work.to_host, False)[copy]
@@ -250,8 +249,7 @@ def _places(work: Work, steps: Rows) -> tuple[Int64, Bool]:
     """A number for each thread and innermost label under which work was launched; if any was."""
     label = steps.coded("label")
     thread = work.threads.number(steps.ints("thread"))
-    start_ns = steps.ints("start_ns")
-    end_ns = start_ns + steps.ints("duration_ns")
+    start_ns, end_ns = steps.when()
     rows = np.flatnonzero((label.codes >= 0) & (thread >= 0))
     rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]  # what encloses comes first
     thread, start_ns, end_ns = thread[rows], start_ns[rows], end_ns[rows]

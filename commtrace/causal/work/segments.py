@@ -241,7 +241,6 @@ def labelled(run: Measures) -> Mapping[Cause, Mapping[int, Intervals]]:
 def _under(run: Measures, pattern: re.Pattern[str]) -> dict[int, Intervals]:
     steps = run.rows("steps")
     ranges = steps.take(steps.coded("label").where(lambda name: pattern.match(name) is not None))
-    begin = ranges.ints("start_ns")
-    end = begin + ranges.ints("duration_ns")
+    begin, end = ranges.when()
     of_ranks = rows_by(ranges.ints("rank")).items()
     return {rank: union(begin[rows], end[rows]) for (rank,), rows in of_ranks}

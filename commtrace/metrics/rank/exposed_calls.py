@@ -92,8 +92,7 @@ def _beside(calls: Rows, run: Measures) -> Bool:
 
     FSDP copies what it gathers and scatters on others, which wait for no compute.
     """
-    start_ns = calls.ints("start_ns")
-    end_ns = start_ns + calls.ints("duration_ns")
+    start_ns, end_ns = calls.when()
     found = np.zeros(len(calls), np.bool_)
     for (rank, device), at in rows_by(calls.ints("rank"), calls.coded("device")).items():
         kernels = _compute_kernels(run, rank, device)
@@ -101,8 +100,7 @@ def _beside(calls: Rows, run: Measures) -> Bool:
             stream, duration_ns = codes(kernels.ints("stream")), kernels.ints("duration_ns")
             computed = sums(stream, duration_ns, int(stream.max()) + 1)
             its = kernels.take(computed[stream] >= _AT_WORK * computed.max())
-            begun = its.ints("start_ns")
-            busy = union(begun, begun + its.ints("duration_ns"))
+            busy = union(*its.when())
             found[at] = covered(start_ns[at], end_ns[at], busy) > _INEXACT_NS
     return found
 
@@ -110,8 +108,7 @@ def _beside(calls: Rows, run: Measures) -> Bool:
 def exposed_ns(run: Measures, rows: Int64) -> Int64:
     """How long each of these rows of ``collectives`` ran with no compute beside it, as is known."""
     calls = run.rows("collectives", rows)
-    start_ns = calls.ints("start_ns")
-    end_ns = start_ns + calls.ints("duration_ns")
+    start_ns, end_ns = calls.when()
     found = np.zeros(rows.size, np.int64)
     for (rank, device), at in rows_by(calls.ints("rank"), calls.coded("device")).items():
         done = device_work(run).get(Device(rank, device))

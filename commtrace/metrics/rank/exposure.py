@@ -86,8 +86,7 @@ def exposure(run: Measures, *, by: By = "group") -> Rows:
     table, keys_of = _WAYS[by]
     called = run.rows("collectives")
     code, keys = keys_of(run)
-    start = called.ints("start_ns")
-    end = start + called.ints("duration_ns")
+    start, end = called.when()
     found = []
     for (rank, device), done in device_work(run).items():
         at = calls_by_device(run)[rank, device]

@@ -85,7 +85,7 @@ def _updates(run: Measures, rank: int) -> tuple[Int64, Int64]:
     """When the rank's optimizers took their steps."""
     steps = rows_of_rank(run, "steps", rank)
     mine = steps.take(steps.coded("label").where(is_update))
-    return union(mine.ints("start_ns"), mine.ints("start_ns") + mine.ints("duration_ns"))
+    return union(*mine.when())
 
 
 def numbers_in(shape: object) -> int:

@@ -110,8 +110,7 @@ class _Steps(NamedTuple):
 
 def _of_rank(steps: Rows, rank: int) -> _Steps:
     its = steps.take(steps.ints("rank") == rank)
-    start_ns = its.ints("start_ns")
-    return _Steps(its.coded("label"), start_ns, start_ns + its.ints("duration_ns"))
+    return _Steps(its.coded("label"), *its.when())
 
 
 def _placed(rows: Rows, mine: Int64, steps: _Steps) -> tuple[Int64 | Bool, ...]:

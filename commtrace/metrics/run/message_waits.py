@@ -50,8 +50,7 @@ def message_waits(run: Measures) -> MessageWaits:
         none, nothing = (np.broadcast_to(its, rank.size) for its in (np.False_, np.int64(0)))
         return MessageWaits(none, np.empty(0, np.int64), nothing)
     gaps = run.rows("host_gaps")
-    begins = gaps.ints("start_ns")
-    ends = begins + gaps.ints("duration_ns")
+    begins, ends = gaps.when()
     place = codes(
         np.concatenate((rank, gaps.ints("rank"))), np.concatenate((thread, gaps.ints("thread")))
     )

@@ -23,8 +23,7 @@ def of_buffers(run: Measures, rows: Rows) -> Bool:
     """
     steps = run.rows("steps")
     forward = steps.take(steps.coded("label").being(DDP_FORWARD))
-    starts = forward.ints("start_ns")
-    ends = starts + forward.ints("duration_ns")
+    starts, ends = forward.when()
     launch = rows.ints("launch_ns")
     moment = np.where(launch == NULL, rows.ints("start_ns"), launch)
     rank, broadcast = rows.ints("rank"), rows.coded("op").being("broadcast")

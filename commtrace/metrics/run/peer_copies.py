@@ -121,8 +121,7 @@ def _gb_s(copies: Rows) -> Float64:
 
 def _alone(peer: Rows) -> Bool:
     """Whether no other peer copy ran at the same time."""
-    start = peer.ints("start_ns")
-    end = start + peer.ints("duration_ns")
+    start, end = peer.when()
     begun = np.searchsorted(np.sort(start), end)
     done = np.searchsorted(np.sort(end), start, side="right")
     return np.asarray(begun - done <= 1)
@@ -138,5 +137,4 @@ def _beside(copies: Rows, peer: Rows) -> float:
 
 
 def _busy(copies: Rows) -> Intervals:
-    start = copies.ints("start_ns")
-    return union(start, start + copies.ints("duration_ns"))
+    return union(*copies.when())

@@ -57,13 +57,11 @@ def events_of(table: Rows) -> Events:
     """The rows of TIMELINE_EVENTS."""
     lane, lanes = numbered_values(table, "rank", "device", "stream")
     label, labels = numbered_values(table, "kind", "name")
-    start = table.ints("start_ns")
     return Events(
         [(rank, str(device), stream) for rank, device, stream in lanes],
         [(str(kind), name or "") for kind, name in labels],
         lane,
-        start,
-        start + table.ints("duration_ns"),
+        *table.when(),
         table.ints("wait_ns"),
         label,
         table.ints("operation"),

@@ -102,8 +102,7 @@ def _steps(run: Measures) -> list[Step]:
     """Each step, from the first rank's begin to the last one's end."""
     table = step_times_by_rank(run)
     table = table.take(table.ints("start_ns") != NULL)
-    number, start = table.ints("step"), table.ints("start_ns")
-    end = start + table.ints("duration_ns")
+    number, (start, end) = table.ints("step"), table.when()
     return [
         Step(step, int(start[number == step].min()), int(end[number == step].max()))
         for step in distinct(number).tolist()
