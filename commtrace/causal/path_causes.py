@@ -11,7 +11,7 @@ from commtrace.arrays import Int64, rows_by
 from commtrace.causal.critical_path import critical_pieces
 from commtrace.causal.work.segments import LABELLED, labelled, own_intervals
 from commtrace.diagnosis import Cause
-from commtrace.intervals import covered, inside, subtract, union
+from commtrace.intervals import Intervals, covered, inside, subtract, total, union
 from commtrace.measures import measure
 from commtrace.metrics.run.line_looks import by_function, line_looks
 from commtrace.metrics.run.run_clock import on_run
@@ -34,13 +34,10 @@ def labelled_on_path(run: Measures) -> Mapping[Cause, int]:
     if not any(labelled(run).values()):
         return {}
     found: dict[Cause, int] = dict.fromkeys(LABELLED, 0)
-    pieces = critical_pieces(run)
-    pieces = pieces.take(pieces.coded("kind").being("host"))
-    start, end = pieces.ints("start_ns"), pieces.ints("end_ns")
-    for (rank,), mine in rows_by(pieces.ints("rank")).items():
+    for rank, on_path in _hosts_on_path(run).items():
         when = own_intervals(run, rank)
         for cause in LABELLED:
-            found[cause] += int(covered(start[mine], end[mine], when[cause]).sum())
+            found[cause] += int(covered(*on_path, when[cause]).sum())
     return found
 
 
@@ -52,14 +49,12 @@ def lines_on_path(run: Measures) -> Mapping[str, int]:
     hardly any tell. CannotLook as ``critical_path``.
     """
     names, found = dict[str, int](), list[tuple[Int64, Int64]]()
-    pieces = critical_pieces(run)
-    pieces = pieces.take(pieces.coded("kind").being("host"))
-    start, end = pieces.ints("start_ns"), pieces.ints("end_ns")
-    for (rank,), mine in rows_by(pieces.ints("rank")).items():
+    every = _hosts_on_path(run)
+    for rank, on_path in every.items():
         its = line_looks(run, rank)
         if its is None or not its.at_ns.size:
             continue
-        when, does = union(start[mine], end[mine]), own_intervals(run, rank)
+        when, does = union(*on_path), own_intervals(run, rank)
         for cause in LABELLED:
             when = subtract(when, does[cause])
         there = inside(on_run(run, rank, its.at_ns), when)
@@ -69,6 +64,14 @@ def lines_on_path(run: Measures) -> Mapping[str, int]:
     if line.size < _FEW:
         return {}
     lines, function = by_function([*names], line, time_ns)
-    left_ns = int((end - start).sum()) - sum(labelled_on_path(run).values())
+    left_ns = sum(map(total, every.values())) - sum(labelled_on_path(run).values())
     shares = np.bincount(function, time_ns, len(lines)) / max(int(time_ns.sum()), 1)
     return dict(zip(lines, np.rint(left_ns * shares).astype(np.int64).tolist(), strict=True))
+
+
+def _hosts_on_path(run: Measures) -> dict[int, Intervals]:
+    """When each rank's host is on the critical path, piece by piece."""
+    pieces = critical_pieces(run)
+    pieces = pieces.take(pieces.coded("kind").being("host"))
+    start, end = pieces.ints("start_ns"), pieces.ints("end_ns")
+    return {rank: (start[at], end[at]) for (rank,), at in rows_by(pieces.ints("rank")).items()}

@@ -14,7 +14,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook
 from commtrace.intervals import covered, inside
 from commtrace.measures import measure
-from commtrace.metrics.run.run_clock import on_run
+from commtrace.metrics.run.run_clock import intervals_on_run, on_run
 
 if TYPE_CHECKING:
     from commtrace.intervals import Intervals
@@ -44,18 +44,17 @@ def launching_within(
     Changes ``lag_ns`` in place, as the others here do: an edit is often of many ranks.
     """
     edges = _edges(run, HOST, rank)
-    at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
-    launches = edges[among(at, on_run(run, rank, launch_ns))]
+    launches = edges[among(_ends_ns(run, edges), on_run(run, rank, launch_ns))]
     lag_ns[launches] = np.minimum(lag_ns[launches], most_ns)
 
 
 def doing_nothing_within(run: Measures, rank: int, when: Intervals, lag_ns: Int64) -> None:
     """A rank's host does not do what it did within a merged set of times, on its own clock."""
     edges = _edges(run, HOST, rank)
-    end = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
-    began, ended = (on_run(run, rank, times) for times in when)
+    end = _ends_ns(run, edges)
     measured = run_graph(run).graph.lag_ns[edges].astype(np.int64)
-    left = 1 - covered(end - measured, end, (began, ended)) / np.maximum(measured, 1)
+    did_ns = covered(end - measured, end, intervals_on_run(run, rank, when))
+    left = 1 - did_ns / np.maximum(measured, 1)
     lag_ns[edges] = np.where(measured > 0, np.rint(lag_ns[edges] * left), lag_ns[edges])
 
 
@@ -77,11 +76,9 @@ def launching_at_once(run: Measures, rank: int, idle: Intervals, lag_ns: Int64) 
 
     Nor does it resume later than what it waited for was done.
     """
-    its, joins = run_graph(run), _edges(run, JOIN, rank)
-    joins = joins[_of_hosts(run)[its.graph.target[joins]]]
-    edges = np.append(_edges(run, HOST, rank), joins)
-    inside = edges[_ends_within(run, rank, edges, idle)]
-    lag_ns[inside] = np.minimum(lag_ns[inside], 0)
+    edges = np.append(_edges(run, HOST, rank), _waits(run, rank))
+    late = edges[_ends_within(run, rank, edges, idle)]
+    lag_ns[late] = np.minimum(lag_ns[late], 0)
 
 
 def launching_ahead(run: Measures, rank: int, most_ns: int, but: Intervals, lag_ns: Int64) -> None:
@@ -96,10 +93,13 @@ def launching_ahead(run: Measures, rank: int, most_ns: int, but: Intervals, lag_
 
 def _ends_within(run: Measures, rank: int, edges: Int64, when: Intervals) -> Bool:
     """Which of a rank's edges end within a merged set of times, on the rank's own clock."""
-    at = run_graph(run).graph.time_ns[run_graph(run).graph.target[edges]]
-    begin, end = (on_run(run, rank, times) for times in when)
-    last = np.searchsorted(begin, at) - 1
-    return (last >= 0) & (at <= np.append(end, 0)[last])
+    return inside(_ends_ns(run, edges) - 1, intervals_on_run(run, rank, when))
+
+
+def _ends_ns(run: Measures, edges: Int64) -> Int64:
+    """When edges end, on the run's clock."""
+    its = run_graph(run).graph
+    return its.time_ns[its.target[edges]]
 
 
 def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns: Int64) -> None:
@@ -107,13 +107,12 @@ def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns:
 
     That are the waits that ended so soon after one of them.
     """
-    its, joins = run_graph(run), _edges(run, JOIN, rank)
-    joins = joins[_of_hosts(run)[its.graph.target[joins]]]
+    waits = _waits(run, rank)
     done = np.sort(on_run(run, rank, done_ns)) - _CLOCKS_NS
-    resumed_ns = its.graph.time_ns[its.graph.target[joins]]
+    resumed_ns = _ends_ns(run, waits)
     last = np.searchsorted(done, resumed_ns, side="right") - 1
     soon = (last >= 0) & (resumed_ns - done[last] <= soon_ns + _CLOCKS_NS)
-    lag_ns[joins[soon]] = DROPPED
+    lag_ns[waits[soon]] = DROPPED
 
 
 def not_waiting_within(run: Measures, rank: int, when: Intervals, lag_ns: Int64) -> None:
@@ -121,11 +120,9 @@ def not_waiting_within(run: Measures, rank: int, when: Intervals, lag_ns: Int64)
 
     Who frees memory goes on freeing once what it waited for is done.
     """
-    its, joins = run_graph(run), _edges(run, JOIN, rank)
-    joins = joins[_of_hosts(run)[its.graph.target[joins]]]
-    begin, end = (on_run(run, rank, times) for times in when)
-    there = inside(its.graph.time_ns[its.graph.target[joins]], (begin, end + _CLOCKS_NS))
-    lag_ns[joins[there]] = DROPPED
+    waits, (begin, end) = _waits(run, rank), intervals_on_run(run, rank, when)
+    there = inside(_ends_ns(run, waits), (begin, end + _CLOCKS_NS))
+    lag_ns[waits[there]] = DROPPED
 
 
 def copying_within(
@@ -151,6 +148,12 @@ def not_feeding(run: Measures, rank: int, start_ns: Int64, lag_ns: Int64) -> Non
     its, feeds = run_graph(run), _edges(run, FEED, rank)
     begin = its.graph.time_ns[its.graph.source[feeds]]
     lag_ns[feeds[among(begin, on_run(run, rank, start_ns))]] = DROPPED
+
+
+def _waits(run: Measures, rank: int) -> Int64:
+    """Those of a rank's host that lead from what it waits for."""
+    joins = _edges(run, JOIN, rank)
+    return joins[_of_hosts(run)[run_graph(run).graph.target[joins]]]
 
 
 def _edges(run: Measures, kind: int, rank: int) -> Int64:
