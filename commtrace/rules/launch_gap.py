@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from commtrace.arrays import Bool, Int64
 from commtrace.causal.edits.rank_edits import launching_ahead
 from commtrace.causal.replay.graph import Lags
-from commtrace.causal.savings import Edit, saving
+from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.causal.work.segments import LABELLED
 from commtrace.comms import DDP_FORWARD
 from commtrace.diagnosis import Evidence, Finding, too_few
@@ -116,17 +115,13 @@ class LaunchGap(Rule, frozen=True):
             gain = saving(run, edit, worst.total_ns, self.min_step_share)
             gain = gain.at_most(starved_ns(run, found), run)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                its = report(worst, run)
+                its = report(worst, gain, run)
                 ranks = tuple(sorted({one.line.rank for one in found}))
                 yield replace(
                     its,
                     explained_by=None if mended else explained_by(worst),
                     summary=its.summary + too(ranks, worst.line.rank),
                     ranks=ranks,
-                    cost_ns=gain.cost_ns,
-                    cost_on_top_ns=gain.on_top_ns,
-                    replayed_step_ns=gain.replayed_step_ns,
-                    evidence=(*its.evidence, *gain.evidence),
                 )
         if gaps and not many and not stalls:
             raise too_few(max(len(one.idle_ns) for one in gaps), "gap", self.min_gaps)
@@ -178,7 +173,7 @@ class LaunchGap(Rule, frozen=True):
 
         return edit
 
-    def _of_gaps(self, found: Idle, run: Measures) -> Finding:
+    def _of_gaps(self, found: Idle, gain: Saving, run: Measures) -> Finding:
         line, gaps = found.line, found.idle_ns
         bordering, bucket = self._bordering(line, self._gaps(line), run)
         when = union(found.begin_ns, found.end_ns)
@@ -186,6 +181,7 @@ class LaunchGap(Rule, frozen=True):
         advice = (bucket, waits, launching_faster(run, line.rank, when), if_unrecorded(run))
         return self._finding(
             found,
+            gain,
             run,
             summary=(
                 f"rank {line.rank}'s {line.device} waits for a launch "
@@ -195,7 +191,7 @@ class LaunchGap(Rule, frozen=True):
             evidence=(
                 Evidence("gaps before a late launch", len(gaps), "gaps", self.min_gaps),
                 Evidence("median gap", median(gaps), "ns"),
-                Evidence("median kernel or copy", _median(line.end_ns - line.start_ns), "ns"),
+                Evidence("median kernel or copy", median(line.end_ns - line.start_ns), "ns"),
                 Evidence("of it next to a communication kernel", bordering, "ns"),
             ),
             ruled_out=(
@@ -217,14 +213,14 @@ class LaunchGap(Rule, frozen=True):
             return time, ""
         gathers = run.rows("collectives").coded("op").being("all_gather").any()
         into = _LARGER_UNITS if gathers and sharded(run) else "buckets, one flat tensor"
-        typical = ms(_median((line.end_ns - line.start_ns)[calls]))
+        typical = ms(median((line.end_ns - line.start_ns)[calls]))
         return time, (
             f"send the {calls.sum():,} communication kernels, half of which take {typical} at "
             f"most, as fewer and larger ones ({into}): {ms(time)} of the "
             "gaps border on them"
         )
 
-    def _of_stalls(self, found: Idle, run: Measures) -> Finding:
+    def _of_stalls(self, found: Idle, gain: Saving, run: Measures) -> Finding:
         line, stalls = found.line, found.idle_ns
         often = "once" if len(stalls) == 1 else f"{len(stalls)} times"
         longest = int(stalls.argmax())
@@ -242,6 +238,7 @@ class LaunchGap(Rule, frozen=True):
         since, later = ms(int(found.begin_ns[longest] - line.first_ns)), later_steps(run)
         its = self._finding(
             found,
+            gain,
             run,
             summary=(
                 f"rank {line.rank}'s host stalls {often} for over {ms(over_ns)}, and "
@@ -264,6 +261,7 @@ class LaunchGap(Rule, frozen=True):
     def _finding(
         self,
         found: Idle,
+        gain: Saving,
         run: Measures,
         *,
         summary: str,
@@ -279,7 +277,7 @@ class LaunchGap(Rule, frozen=True):
             summary=summary,
             ranks=(line.rank,),
             streams=tuple(sorted({int(stream) for stream in line.stream[found.behind]})),
-            cost_ns=found.total_ns,
+            saving=gain,
             evidence=(
                 *evidence,
                 Evidence(f"share {of_time(run)}", share, "%", 100 * self.min_step_share),
@@ -316,7 +314,3 @@ def _mostly_in(label: str | None, partly: str | None) -> str:
     if label or not partly:
         return f", mostly in '{cut(label, NAME)}'" if label else ""
     return f", partly in '{cut(partly, NAME)}'"
-
-
-def _median(times: npt.NDArray[np.int64]) -> float:
-    return median(times)
