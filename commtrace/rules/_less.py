@@ -96,7 +96,7 @@ def asked(run: Measures, op: str | None) -> str:
 def many_small(run: Measures, op: str) -> str:
     """That small operations could be fewer, where a step has many; latency-bound tells of rows."""
     of_statistics = op in ("all_gather", "all_reduce") and _synchronises_statistics(run)
-    of_units = not of_statistics and op in ("all_gather", "reduce_scatter") and sharded(run)
+    of_units = not of_statistics and op in OF_SHARDS and sharded(run)
     count = small_per_step(run, op, _UNIT_BYTES if of_units else _FEW_BYTES)
     less = ": put what is small into one"
     if of_statistics:

@@ -14,17 +14,15 @@ from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
 from commtrace.rules._latency import Latency, Served
-from commtrace.rules._less import sharded
+from commtrace.rules._less import OF_SHARDS, sharded
 from commtrace.rules._small_rows import SmallRows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["SHARDING", "small_units"]
+__all__ = ["small_units"]
 
-SHARDING = ("all_gather", "reduce_scatter")
-"""What gathers the parameters of units and reduces their gradients."""
 _FAR_SMALLER = 10
 
 
@@ -38,7 +36,7 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
     """
     its = some.operations
     size, op, dtype = its.ints("size_bytes"), its.coded("op").at(0), its.coded("dtype").at(0)
-    if op not in SHARDING or dtype is None or not sharded(run):
+    if op not in OF_SHARDS or dtype is None or not sharded(run):
         return None
     is_small = (known.ns > min_share * some.typical_ns) & (size <= known.most_bytes)
     is_small &= _FAR_SMALLER * size <= size.max(initial=0)
@@ -67,5 +65,5 @@ def _of_both(run: Measures, its: Rows) -> Int64:
     every = matched(run).operations
     mine = every.coded("communicator").being(str(its.coded("communicator").at(0)))
     known = mine & every.coded("dtype").known & (every.ints("size_bytes") != NULL)
-    one, other = (elements(every.take(known & every.coded("op").being(op))) for op in SHARDING)
+    one, other = (elements(every.take(known & every.coded("op").being(op))) for op in OF_SHARDS)
     return distinct(one[among(one, other)])

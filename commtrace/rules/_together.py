@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.run.called_in import in_backward
-from commtrace.rules._less import sharded
+from commtrace.rules._less import OF_SHARDS, sharded
 from commtrace.units import counted, mb, ms, percent
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def sent_together(run: Measures, its: Rows) -> str:
             "construct ZeroRedundancyOptimizer with parameters_as_bucket_view=True: it sends "
             "buckets in place of parameters"
         )
-    if op in ("all_gather", "reduce_scatter") and sharded(run):
+    if op in OF_SHARDS and sharded(run):
         return _LARGER_UNITS
     behind = bool(np.isin(its.ints("operation"), in_backward(run)).any())
     if op == "scatter" and behind:

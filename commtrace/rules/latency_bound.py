@@ -19,9 +19,10 @@ from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.stages import micro_batches
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._latency import Latency, Served, latency_of
+from commtrace.rules._less import OF_SHARDS
 from commtrace.rules._rule import Rule
 from commtrace.rules._small_rows import SmallRows, small_rows
-from commtrace.rules._small_units import SHARDING, small_units
+from commtrace.rules._small_units import small_units
 from commtrace.rules._together import follow_one_another, sent_together
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -203,7 +204,7 @@ def _cause(run: Measures, its: Rows) -> tuple[str | None, ...]:
     """
     group, op, dtype = (its.coded(name).at(0) for name in ("communicator", "op", "dtype"))
     alike = kin(run).get(group, group)
-    return (alike,) if op in SHARDING else (alike, op, dtype)
+    return (alike,) if op in OF_SHARDS else (alike, op, dtype)
 
 
 def _all_reduces(pause_us: float) -> Measures:
