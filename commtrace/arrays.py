@@ -36,6 +36,7 @@ __all__ = [
     "rows_by",
     "rows_of_each",
     "sorted_by",
+    "spread",
     "sums",
 ]
 
@@ -259,6 +260,11 @@ def ranges(first: Int32 | Int64, count: Int32 | Int64) -> Int64:
     """The numbers from each ``first`` on, ``count`` of them, one after the other."""
     begins = np.cumsum(count, dtype=np.int64) - count
     return np.repeat(first - begins, count) + np.arange(int(count.sum()))
+
+
+def spread(count: int, most: int) -> Int64:
+    """At most so many of so many places, evenly apart, the first and the last among them."""
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
 
 
 def rows_of_each(number: Int32 | Int64, numbers: Int32 | Int64) -> list[Int64]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, distinct
+from commtrace.arrays import NULL, distinct, spread
 from commtrace.causal.work.busy import devices_compute
 from commtrace.intervals import intersect, total, union
 from commtrace.measures import measure
@@ -34,7 +34,7 @@ def slowed_beside_waits_ns(run: Measures, ranks: tuple[int, ...]) -> float:
     others = every[~np.isin(every, ranks)]
     if times <= 1 or not others.size:
         return 0.0
-    some = others[np.linspace(0, others.size - 1, min(others.size, _COMPARED)).astype(np.int64)]
+    some = others[spread(others.size, _COMPARED)]
     mine, theirs = (
         median([_beside_waits_ns(run, rank) for rank in its]) for its in (ranks, some.tolist())
     )

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.json import decode
 
-from commtrace.arrays import NULL, Int64, distinct
+from commtrace.arrays import NULL, Int64, distinct, spread
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.compared_with import compared_with
 from commtrace.causal.work.worked_on import Done, What, Work, worked_on
@@ -80,7 +80,9 @@ def inputs(
     calls = its.calls
     chosen = np.asarray(its.steps)[list(steps)] if steps else distinct(calls.step)
     compared = compared_with(run, ranks, call)
-    late, others = (_spread(some) for some in (compared.late, compared.others))
+    late, others = (
+        some[spread(some.size, _COMPARED)].tolist() for some in (compared.late, compared.others)
+    )
     known = worked_on(run, tuple(sorted([*late, *others])))
     if not others or len(known) < len(late) + len(others):
         return None
@@ -128,7 +130,8 @@ def same_in_turn(run: Measures, longer_ns: float) -> bool:
 def _by_step(run: Measures) -> list[dict[int, Inputs]]:
     """In each step some ranks, each beside the others; of none if one's file does not tell."""
     calls = run_graph(run).calls
-    ranks, steps = _spread(distinct(calls.rank)), distinct(calls.step)
+    every, steps = distinct(calls.rank), distinct(calls.step)
+    ranks = every[spread(every.size, _COMPARED)].tolist()
     known = worked_on(run, tuple(ranks))
     if len(known) < max(len(ranks), 2):
         return []
@@ -139,12 +142,6 @@ def _by_step(run: Measures) -> list[dict[int, Inputs]]:
         rest = {rank: [known[other] for other in ranks if other != rank] for rank in ranks}
         found.append({rank: _compared(work[rank], _mean(rest[rank], step)) for rank in ranks})
     return found
-
-
-def _spread(ranks: Int64) -> list[int]:
-    at = np.linspace(0, ranks.size - 1, min(ranks.size, _COMPARED)).astype(np.int64)
-    some: list[int] = ranks[at].tolist()
-    return some
 
 
 def _mean(ranks: Sequence[Mapping[int, Work]], steps: Int64) -> Work:

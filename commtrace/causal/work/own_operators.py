@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, distinct
+from commtrace.arrays import Bool, Float64, Int64, distinct, spread
 from commtrace.causal.run.builder import DEVICES, HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.compared_with import compared_with
@@ -107,7 +107,10 @@ def own_operators(
         return None
     work = own_times(run, column)
     theirs, usual = (
-        [_by_name(run, table, rank, chosen, work, which) for rank in _spread(some)]
+        [
+            _by_name(run, table, rank, chosen, work, which)
+            for rank in some[spread(some.size, _COMPARED)].tolist()
+        ]
         for some in (mine, others)
     )
     ours = np.mean([one.mean for one in theirs], axis=0)
@@ -133,12 +136,6 @@ def own_operators(
         names=tuple(names[code] for code in longest.tolist()),
         only=tuple(names[code] for code in longest.tolist() if only[code]),
     )
-
-
-def _spread(ranks: Int64) -> list[int]:
-    at = np.linspace(0, ranks.size - 1, min(ranks.size, _COMPARED)).astype(np.int64)
-    some: list[int] = ranks[at].tolist()
-    return some
 
 
 def _times_as_long(ours: Float64, typical: Float64) -> Float64:

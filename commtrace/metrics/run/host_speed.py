@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
+from commtrace.arrays import spread
 from commtrace.engine import each, for_files
 from commtrace.measures import measure
 from commtrace.metrics.rank.host_meanwhile import outermost_operators
@@ -54,7 +55,7 @@ def slower_operators(
 
     None where nearly all their operators do not take longer, and where files do not tell.
     """
-    some, rest = (_spread(its) for its in (ranks, others))
+    some, rest = ([its[at] for at in spread(len(its), _COMPARED)] for its in (ranks, others))
     files = {rank: file for rank in (*some, *rest) if (file := file_of(run, rank)) is not None}
     rank_of = {file: rank for rank, file in files.items()}
     outcomes = each(_operators, [*rank_of], for_files([*rank_of]))
@@ -77,11 +78,6 @@ def slower_operators(
         return None
     most = max(names, key=lambda name: (mine[name].calls, name))
     return SlowerOperators(middle, most, mine[most].time_ns, usual[most].time_ns)
-
-
-def _spread(ranks: Sequence[int]) -> list[int]:
-    at = np.linspace(0, len(ranks) - 1, min(len(ranks), _COMPARED)).astype(np.int64)
-    return [ranks[place] for place in at.tolist()]
 
 
 def _in_median(ranks: Sequence[Mapping[str, _Often]]) -> dict[str, _Often]:
