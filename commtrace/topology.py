@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commtrace.expect import Link, link_between, link_name, links_like, nvlinks, nvlinks_alike
+from commtrace.expect import (
+    LINKS,
+    Link,
+    link_between,
+    link_name,
+    links_like,
+    nvlinks,
+    nvlinks_alike,
+    pcie,
+)
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -13,6 +22,7 @@ __all__ = [
     "code",
     "device_of",
     "gpu_name",
+    "host_link",
     "inferred",
     "link",
     "linked_alike",
@@ -100,6 +110,12 @@ def usual_link(run: Measures, *, one_host: bool) -> Link | None:
     if _topology(run).get("links") is not None:
         return uniform_link(run)
     return nvlinks(gpu_name(run)) if one_host else None
+
+
+def host_link(run: Measures) -> tuple[Link, bool]:
+    """A GPU's link to its host, by its name, and whether that is known; else assumed."""
+    known = pcie(gpu_name(run))
+    return known or LINKS["PCIe 3 x16"], known is not None
 
 
 def linked_alike(gpu: str, ranks: int) -> bool:

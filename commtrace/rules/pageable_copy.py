@@ -12,14 +12,13 @@ from msgspec import Struct
 from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.savings import Saving, of_copies
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.expect import LINKS, pcie
 from commtrace.intervals import Intervals, total, union, united
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
-from commtrace.topology import gpu_name
+from commtrace.topology import host_link
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
@@ -233,11 +232,9 @@ def _reachable(copies: Rows, rank: int, kind: str, run: Measures) -> tuple[float
             these = pinned.take(some & of_way)
             if len(these):
                 return median(_gb_s(these)), f"pinned {way} copies {whose}", sure
-    link = pcie(gpu_name(run))
-    if link:
-        return link.usual_gb_s, f"pinned copies over {link.name} usually", "medium"
-    assumed = LINKS["PCIe 3 x16"]
-    return assumed.usual_gb_s, f"pinned copies over {assumed.name} (assumed) usually", "low"
+    link, is_known = host_link(run)
+    over = link.name if is_known else f"{link.name} (assumed)"
+    return link.usual_gb_s, f"pinned copies over {over} usually", "medium" if is_known else "low"
 
 
 def _copies(memory: str, took_us: float) -> Measures:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from msgspec import Struct
 
-from commtrace.expect import LINKS, pcie
 from commtrace.intervals import NEVER, Intervals, intersect, total, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.peer_copies import DevicePair
 from commtrace.quantiles import median
-from commtrace.topology import code, device_of, gpu_name, link, names
+from commtrace.topology import code, device_of, host_link, link, names
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -108,19 +107,16 @@ def _through_host(pair: DevicePair, run: Measures) -> Detour:
     rated = copies.coded("memory").being("pinned") & (size >= HOST_BYTES)
     gb_s = size / np.maximum(duration, 1)
     down, up = gb_s[rated & to_host], gb_s[rated & from_host]
-    link = pcie(gpu_name(run))
+    link, is_known = host_link(run)
     confidence: Literal["medium", "low"] = "medium"
     if down.size and up.size:
         rate, known_from = float(min(median(down), median(up))), "as pinned copies here"
-    elif link:
+    elif is_known:
         rate, known_from = link.usual_gb_s, f"as {link.name} usually does"
     else:
-        assumed = LINKS["PCIe 3 x16"]
-        rate, known_from = assumed.usual_gb_s, f"assuming {assumed.name}, as it usually does"
+        rate, known_from = link.usual_gb_s, f"assuming {link.name}, as it usually does"
         confidence = "low"
-    either = from_host | to_host
-    start = copies.ints("start_ns")[either]
-    busy = _share(pair, union(start, start + duration[either]))
+    busy = _share(pair, union(*copies.take(from_host | to_host).when()))
     left = float(rate) * (1 - busy)
     return Detour("pinned host memory", left, left / 2, 100 * busy, known_from, confidence)
 
