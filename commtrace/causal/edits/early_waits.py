@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.causal.rank.moments import Moments
-from commtrace.causal.run.builder import JOIN, WAIT
+from commtrace.causal.run.builder import WAIT
 from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.comms import DDP_FORWARD
@@ -55,9 +55,8 @@ def early_waits(run: Measures) -> EarlyWaits:
     """
     its = run_graph(run)
     calls, graph = its.calls, its.graph
-    joins = np.flatnonzero(graph.kind == JOIN)
-    call = its.call_of[graph.source[joins]]
-    mine = (call >= 0) & calls.on_cpu[call] & (calls.asynchronous[call] == 1)
+    joins, call = its.joins
+    mine = calls.on_cpu[call] & (calls.asynchronous[call] == 1)
     call, resume = call[mine], graph.target[joins[mine]]
     waits = np.flatnonzero(graph.kind == WAIT)
     begin_ns = graph.time_ns[:].copy()

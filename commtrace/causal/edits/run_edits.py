@@ -140,9 +140,8 @@ def without_waits(run: Measures, which: Bool, lag_ns: Lags) -> Int64:
     """Nobody waits for these calls (a flag for each) but the end of their step."""
     its = run_graph(run)
     lag: Int64 = lag_ns.astype(np.int64)
-    joins = np.flatnonzero(its.graph.kind == JOIN)
-    call = its.call_of[its.graph.source[joins]]
-    lag[joins[which[call] & (call >= 0)]] = DROPPED
+    joins, call = its.joins
+    lag[joins[which[call]]] = DROPPED
     return lag
 
 

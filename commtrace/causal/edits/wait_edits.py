@@ -27,10 +27,8 @@ def waiting_later(run: Measures, behind_ns: Int64, lag_ns: Lags) -> Int64:
     """
     its = run_graph(run)
     lag: Int64 = lag_ns.astype(np.int64)
-    joins = np.flatnonzero(its.graph.kind == JOIN)
-    call = its.call_of[its.graph.source[joins]]
-    moved = joins[(call >= 0) & (lag[joins] > DROPPED)]
-    lag[moved] -= behind_ns[its.call_of[its.graph.source[moved]]]
+    joins, call = its.joins
+    lag[joins] -= np.where(lag[joins] > DROPPED, behind_ns[call], 0)
     return lag
 
 

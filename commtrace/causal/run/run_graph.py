@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from commtrace.arrays import NULL, Float64, Int32, Int64, distinct, most, ranges, sorted_by
 from commtrace.causal.replay.graph import Graph
-from commtrace.causal.run.builder import COPY, DEVICE, DEVICES, HOSTS, MEET, TRANSFER, Builder
+from commtrace.causal.run.builder import COPY, DEVICE, DEVICES, HOSTS, JOIN, MEET, TRANSFER, Builder
 from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of, shares_kernel
 from commtrace.causal.run.gpu_part import add_gpus
 from commtrace.causal.run.host_part import add_hosts
@@ -139,6 +139,13 @@ class RunGraph:
         mine = mine[np.lexsort((source[mine], target[mine]))]
         call[mine] = calls[np.lexsort((self.met[calls], self.ended[calls]))]
         return edges, call
+
+    @property
+    def joins(self) -> tuple[Int64, Int64]:
+        """The edges from calls to what waits for them, and the call that each is from."""
+        edges = np.flatnonzero(self.graph.kind == JOIN)
+        call = self.call_of[self.graph.source[edges]].astype(np.int64)
+        return edges[call >= 0], call[call >= 0]
 
     @property
     def transfer_ns(self) -> Int64:
