@@ -188,28 +188,34 @@ def _explains(finding: Finding) -> Collection[str]:
 
 
 def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
-    """The costliest finding that explains another: at its time, of its ranks, of its size."""
-    for other in findings:
-        rule = RULES[other.rule]
-        overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
-        elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
-        size = max(other.cost_ns, other.weighs_ns)
-        least = RULES[symptom.rule].explained_by_share
-        if symptom.confidence == "low" != other.confidence:
-            least *= _OF_UNSURE
-        wanted = least * (symptom.cost_ns or symptom.weighs_ns)
-        enough = size >= wanted
-        if symptom.by_itself and other.cost_ns < symptom.cost_ns:
-            enough = False
-        if other.cost_ns and _FAR_LESS * other.cost_ns < symptom.cost_ns:
-            enough = False  # however long others wait for it
-        if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
-            enough = not symptom.streams or bool({*other.streams} & {*symptom.streams})
-        explains = _explains(other)
-        known = symptom.explained_by == other.rule and (enough or size >= _OF_KNOWN * wanted)
-        if (known or (symptom.rule in explains and enough)) and overlap and not elsewhere:
-            return other
-        times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
-        if symptom.rule in rule.same and times:
-            return other
-    return None
+    """The costliest finding that explains another."""
+    return next((other for other in findings if _causes(other, symptom)), None)
+
+
+def _causes(other: Finding, symptom: Finding) -> bool:
+    """Whether a finding explains another: at its time, of its ranks, of its size."""
+    same_times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
+    if symptom.rule in RULES[other.rule].same and same_times:
+        return True
+    overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
+    elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
+    if not overlap or elsewhere:
+        return False
+    least = RULES[symptom.rule].explained_by_share
+    if symptom.confidence == "low" != other.confidence:
+        least *= _OF_UNSURE
+    wanted = least * (symptom.cost_ns or symptom.weighs_ns)
+    size = max(other.cost_ns, other.weighs_ns)
+    known = symptom.explained_by == other.rule
+    if known and size >= _OF_KNOWN * wanted:
+        return True
+    return (known or symptom.rule in _explains(other)) and _is_enough(other, symptom, size, wanted)
+
+
+def _is_enough(other: Finding, symptom: Finding, size: float, wanted: float) -> bool:
+    if not other.cost_ns:  # unknown: of the same operations, as far as streams tell
+        return not symptom.streams or bool({*other.streams} & {*symptom.streams})
+    if symptom.by_itself and other.cost_ns < symptom.cost_ns:
+        return False
+    # However long others wait for it.
+    return size >= wanted and _FAR_LESS * other.cost_ns >= symptom.cost_ns
