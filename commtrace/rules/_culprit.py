@@ -98,25 +98,7 @@ def _finding(
     waits = culprit.waits
     both = np.flatnonzero(steps_in_common(run, culprit.ranks))
     count, each = both.size, culprit.steps_ns
-    place = _place(run, culprit)
-    spikes = len(culprit.spikes)
-    late = each[both if culprit.persistent else list(culprit.spikes)]
-    mean = ms(float(late.mean()))
-    part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
-    all_in_all = f"the run by {ms(float(each.sum()))}"
-    stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
-    lasts = culprit.spikes == tuple(both[count - spikes :].tolist()) and 1 < spikes < count
-    if not culprit.persistent and lasts:
-        how = f"{delay} the last {spikes} of {counted(count, part)}{whole} by {mean}"
-    elif not culprit.persistent:
-        alike = late.max() <= _ALIKE * late.min()
-        long = mean if alike else f"up to {ms(float(late.max()))}"
-        how = f"{stall} for {long} in {spikes} of {counted(count, part)}{whole}"
-    elif culprit.in_every:
-        how = f"{delay} every step by {mean}" if has_steps(run) else f"{delay} {all_in_all}"
-    else:
-        in_the_mean = f"steps by {mean} in the mean" if has_steps(run) else all_in_all
-        how = f"{delay} {in_the_mean}"
+    place, part = _place(run, culprit), "step" if has_steps(run) else "tenth"
     does = f", {_does(culprit.cause, culprit, run)}" if culprit.cause else ""
     unsure = f" (not sure: {culprit.doubt})" if culprit.doubt else ""
     whom = f"{numbered('rank', culprit.ranks)}{_on_one_host(run, culprit.ranks)}"
@@ -132,7 +114,7 @@ def _finding(
         besides += f"; in the saving are {ms(even_ns / each.size)} a {part} of all_to_alls, if even"
     return rule.finding(
         (waits.start_ns, np.maximum(waits.end_ns, waits.start_ns + 1)),
-        summary=f"{whom} {how}{does} {place}{unsure}{compared}{besides}",
+        summary=f"{whom} {_how(run, culprit, both)}{does} {place}{unsure}{compared}{besides}",
         ranks=culprit.ranks,
         streams=(),
         saving=Saving(
@@ -149,6 +131,26 @@ def _finding(
         # What is saved where work is shared is less than what others wait for it.
         weighs_ns=0 if culprit.instead_ns is None else int(culprit.instead_ns.sum()),
     )
+
+
+def _how(run: Measures, culprit: Culprit, both: Int64) -> str:
+    """How often they delay the run, and by how much: in ``both``, the steps that all recorded."""
+    each, count, spikes = culprit.steps_ns, both.size, len(culprit.spikes)
+    stall, delay = ("stall", "delay") if len(culprit.ranks) > 1 else ("stalls", "delays")
+    late = each[both if culprit.persistent else list(culprit.spikes)]
+    mean = ms(float(late.mean()))
+    if culprit.persistent and not has_steps(run):
+        return f"{delay} the run by {ms(float(each.sum()))}"
+    if culprit.persistent:
+        steps = f"every step by {mean}" if culprit.in_every else f"steps by {mean} in the mean"
+        return f"{delay} {steps}"
+    part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
+    of = f"of {counted(count, part)}{whole}"
+    lasts = culprit.spikes == tuple(both[count - spikes :].tolist()) and 1 < spikes < count
+    if lasts:
+        return f"{delay} the last {spikes} {of} by {mean}"
+    long = mean if late.max() <= _ALIKE * late.min() else f"up to {ms(float(late.max()))}"
+    return f"{stall} for {long} in {spikes} {of}"
 
 
 def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
