@@ -113,6 +113,14 @@ class Measures:
         its = self.__dict__.get(f"_{table}")
         return its if isinstance(its, Packed) else None
 
+    def told(self, part: str) -> Mapping[str, Any]:
+        """A part of the manifest, by name; empty where it has none.
+
+        Anybody can have written it: what is no such part is none.
+        """
+        its = (self.manifest or {}).get(part)
+        return its if isinstance(its, Mapping) else {}
+
     def paused_ns(self, rank: int, start_ns: int, end_ns: int) -> int:
         """How much of a span a rank was not recorded."""
         return sum(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commtrace.expect import (
     LINKS,
@@ -60,7 +60,7 @@ def code(source: str, destination: str, run: Measures) -> str | None:
     CUDA_VISIBLE_DEVICES, as recorded, tells one from the other.
     """
     at = {device_of(name, run): place for place, name in enumerate(names(run))}
-    links = _topology(run).get("links")
+    links = run.told("topology").get("links")
     if links is None or source not in at or destination not in at:
         return None
     name = links[at[source]][at[destination]]
@@ -69,7 +69,7 @@ def code(source: str, destination: str, run: Measures) -> str | None:
 
 def names(run: Measures) -> list[str]:
     """The GPUs of the recorded topology; empty without one."""
-    return [str(name) for name in _topology(run).get("names") or []]
+    return [str(name) for name in run.told("topology").get("names") or []]
 
 
 def link(source: str, destination: str, run: Measures) -> Link | None:
@@ -92,7 +92,7 @@ def inferred(gb_s: float) -> str:
 
 def uniform_link(run: Measures) -> Link | None:
     """The link between any two GPUs of the one machine, where all pairs have the same."""
-    topology = _topology(run)
+    topology = run.told("topology")
     gpus = [place for place, name in enumerate(names(run)) if name.startswith("GPU")]
     links = topology.get("links")
     if links is None or len(gpus) < 2 or len(run.rows("ranks").coded("host").occurring()) > 1:
@@ -107,7 +107,7 @@ def usual_link(run: Measures, *, one_host: bool) -> Link | None:
 
     The latter is an assumption: all the NVLinks that they have.
     """
-    if _topology(run).get("links") is not None:
+    if run.told("topology").get("links") is not None:
         return uniform_link(run)
     return nvlinks(gpu_name(run)) if one_host else None
 
@@ -126,13 +126,8 @@ def linked_alike(gpu: str, ranks: int) -> bool:
     return ranks >= _ON_BOARD and nvlinks_alike(gpu)
 
 
-def _topology(run: Measures) -> dict[str, Any]:
-    return dict((run.manifest or {}).get("topology") or {})
-
-
 def _visible(run: Measures) -> list[str] | None:
     """The GPUs' numbers in the process's order; empty for all of them, None if unreadable."""
-    environment = (run.manifest or {}).get("environment") or {}
-    visible = str(environment.get("CUDA_VISIBLE_DEVICES", ""))
+    visible = str(run.told("environment").get("CUDA_VISIBLE_DEVICES", ""))
     numbers = [one.strip() for one in visible.split(",") if one.strip()]
     return numbers if all(one.isdigit() for one in numbers) else None

@@ -59,8 +59,7 @@ _FACTS: tuple[tuple[str, str, Callable[[Recorded], Any]], ...] = (
 
 
 def _manifest(its: Recorded, part: str, name: str) -> Any:
-    found = (its.measures.manifest or {}).get(part)
-    return found.get(name) if isinstance(found, dict) else None
+    return its.measures.told(part).get(name)
 
 
 def _facts(base: Sequence[Recorded], candidate: Sequence[Recorded]) -> Iterator[Note]:

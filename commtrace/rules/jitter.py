@@ -269,7 +269,7 @@ def _of_uneven(its: Inputs) -> str:
 
 def _advice(run: Measures, cost_ns: int) -> str:
     manifest = run.manifest or {}
-    cores, ranks = (manifest.get("cpu") or {}).get("count"), manifest.get("world_size")
+    cores, ranks = run.told("cpu").get("count"), manifest.get("world_size")
     one_host = len(manifest.get("hosts") or ()) == 1
     if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:
         shared = f"{ranks} ranks share {counted(cores, 'CPU core')}"

@@ -262,8 +262,7 @@ def _numbers(run: Measures, ranks: Collection[int], *names: str) -> Float64 | No
 
 def _cores(run: Measures) -> dict[int, int]:
     """How many cores each rank may use, with others: as the rank found them, else the CPU's."""
-    cpu = (run.manifest or {}).get("cpu")
-    every = cpu.get("count") if isinstance(cpu, dict) and _on_one_host(run) else None
+    every = run.told("cpu").get("count") if _on_one_host(run) else None
     counts = dict.fromkeys(run.rows("ranks").ints("rank").tolist(), every)
     counts |= {rank: its.usable_cores for rank, its in machines(run).items()}
     return {rank: its for rank, its in counts.items() if isinstance(its, int) and its > 0}

@@ -13,12 +13,9 @@ __all__ = ["question"]
 
 
 def question(run: Measures) -> Question | None:
-    """The question of the workload that was recorded, as its manifest has it; None without.
-
-    Anybody can have written the manifest: what is no answer of that form is none.
-    """
-    workload = (run.manifest or {}).get("workload")
-    if not isinstance(workload, dict) or not isinstance(workload.get("question"), str):
+    """The question of the workload that was recorded, as its manifest has it; None without."""
+    workload = run.told("workload")
+    if not isinstance(workload.get("question"), str):
         return None
     answer = workload.get("answer")
     texts = isinstance(answer, list) and all(isinstance(part, str) for part in answer)
