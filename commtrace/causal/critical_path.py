@@ -39,7 +39,7 @@ __all__ = [
     "CRITICAL_PIECES",
     "KINDS",
     "KIND_OF_EDGE",
-    "Way",
+    "Pieces",
     "critical_path",
     "critical_pieces",
     "cut",
@@ -114,17 +114,17 @@ def critical_path(run: Measures) -> Rows:
 
 def path_with(run: Measures, lag_ns: Lags) -> Rows:
     """The critical path of the run replayed with these lags: CRITICAL_PATH."""
-    way = path_pieces(run, lag_ns)
-    meanwhile = _meanwhile(run, way)
-    count, parts = way.kind.size, 1 + len(meanwhile)
-    op = np.where(np.isin(way.kind, _NO_OPERATION), -1, way.op)
+    pieces = path_pieces(run, lag_ns)
+    meanwhile = _meanwhile(run, pieces)
+    count, parts = pieces.kind.size, 1 + len(meanwhile)
+    op = np.where(np.isin(pieces.kind, _NO_OPERATION), -1, pieces.op)
     columns = (
-        np.tile(np.asarray(run_graph(run).steps, dtype=np.int64)[way.step], parts),
-        np.tile(way.rank, parts),
-        np.append(_named(way), np.repeat([*map(KINDS.index, meanwhile)], count)),
+        np.tile(np.asarray(run_graph(run).steps, dtype=np.int64)[pieces.step], parts),
+        np.tile(pieces.rank, parts),
+        np.append(_named(pieces), np.repeat([*map(KINDS.index, meanwhile)], count)),
         np.append(op, np.full(count * len(meanwhile), -1)),
     )
-    rest = way.end_ns - way.start_ns - sum(meanwhile.values())
+    rest = pieces.end_ns - pieces.start_ns - sum(meanwhile.values())
     time_ns = np.concatenate((rest, *meanwhile.values()))
     some = np.flatnonzero(time_ns > 0)
     number = codes(*(column[some] for column in columns))
@@ -148,18 +148,18 @@ def path_with(run: Measures, lag_ns: Lags) -> Rows:
 def critical_pieces(run: Measures) -> Rows:
     """Where the critical path of a run lies: CRITICAL_PIECES. CannotLook as ``critical_path``."""
     need_replay(run)
-    way = path_pieces(run, as_measured(run))
-    whole = np.flatnonzero(~np.isin(way.kind, [*_AT_WORK]))
-    parts = [(whole, way.since_ns[whole], way.until_ns[whole], _named(way)[whole])]
-    for mine, when in _at_work(run, way):
-        of, start, end, name = _split(way.since_ns[mine], way.until_ns[mine], when)
-        parts.append((mine[of], start, end, np.where(name >= 0, name, _named(way)[mine[of]])))
+    pieces = path_pieces(run, as_measured(run))
+    whole = np.flatnonzero(~np.isin(pieces.kind, [*_AT_WORK]))
+    parts = [(whole, pieces.since_ns[whole], pieces.until_ns[whole], _named(pieces)[whole])]
+    for mine, when in _at_work(run, pieces):
+        of, start, end, name = _split(pieces.since_ns[mine], pieces.until_ns[mine], when)
+        parts.append((mine[of], start, end, np.where(name >= 0, name, _named(pieces)[mine[of]])))
     of, start, end, kind = (np.concatenate([part[i] for part in parts]) for i in range(4))
-    op = np.where(np.isin(way.kind[of], _NO_OPERATION), -1, way.op[of])
+    op = np.where(np.isin(pieces.kind[of], _NO_OPERATION), -1, pieces.op[of])
     order = np.lexsort((end, start))
     columns: dict[str, Int64] = {
-        "step": np.asarray(run_graph(run).steps, dtype=np.int64)[way.step[of]],
-        "rank": way.rank[of],
+        "step": np.asarray(run_graph(run).steps, dtype=np.int64)[pieces.step[of]],
+        "rank": pieces.rank[of],
         "start_ns": start,
         "end_ns": end,
     }
@@ -172,9 +172,11 @@ def critical_pieces(run: Measures) -> Rows:
     )
 
 
-def _named(way: Way) -> Int64:
+def _named(pieces: Pieces) -> Int64:
     """Each piece's kind, a position in KINDS."""
-    return np.asarray([KINDS.index(KIND_OF_EDGE[edge]) for edge in sorted(KIND_OF_EDGE)])[way.kind]
+    return np.asarray([KINDS.index(KIND_OF_EDGE[edge]) for edge in sorted(KIND_OF_EDGE)])[
+        pieces.kind
+    ]
 
 
 def _split(
@@ -193,7 +195,7 @@ def _split(
     return of, left, right, kind
 
 
-class Way(Struct, frozen=True, eq=False):
+class Pieces(Struct, frozen=True, eq=False):
     """Pieces of the longest way through the run, each within one step, the last one first.
 
     ``kind`` is the edge's; ``call`` is the call of the graph that it is of, of a rank's own work
@@ -212,13 +214,11 @@ class Way(Struct, frozen=True, eq=False):
     until_ns: Int64
 
 
-def path_pieces(run: Measures, lag_ns: Lags) -> Way:
+def path_pieces(run: Measures, lag_ns: Lags) -> Pieces:
     """The pieces of the critical path of the run replayed with these lags."""
     its = run_graph(run)
     time, measured = replayed(its.graph, lag_ns), its.graph.time_ns
-    joint = its.ended[measured[its.ended] <= its.end_ns[-1]]
-    done = np.concatenate((its.ends[-1], joint))
-    last = int(done[time[done].argmax()])
+    last = int(its.last_done[time[its.last_done].argmax()])
     edges = longest_way(its.graph, lag_ns, time, last)
     source, target = its.graph.source[edges], its.graph.target[edges]
     # Before the first moment that the graph knows of the rank, it did something by itself.
@@ -234,7 +234,7 @@ def path_pieces(run: Measures, lag_ns: Lags) -> Way:
     of, step, left, right = cut(left[inside], right[inside], bounds)
     of = inside[of]
     stretch = (until - since)[of] / (end - start)[of]
-    return Way(
+    return Pieces(
         np.append(its.rank[target], its.rank[first])[of],
         np.append(its.graph.kind[edges], HOST)[of].astype(np.int64),
         np.append(_operation(run, edges), -1)[of],
@@ -265,30 +265,30 @@ def _call(its: RunGraph, edges: Int64) -> Int64:
     return np.where(np.isin(its.graph.kind[edges], OWN), segment, shared)
 
 
-def _meanwhile(run: Measures, way: Way) -> dict[str, Int64]:
+def _meanwhile(run: Measures, pieces: Pieces) -> dict[str, Int64]:
     """How much of each piece of own work is of another kind, as what ran then tells."""
     found: dict[str, Int64] = {}
-    for mine, when in _at_work(run, way):
-        since, until = way.since_ns[mine], way.until_ns[mine]
+    for mine, when in _at_work(run, pieces):
+        since, until = pieces.since_ns[mine], pieces.until_ns[mine]
         now_ns, before, share = (
-            (way.end_ns - way.start_ns)[mine],
+            (pieces.end_ns - pieces.start_ns)[mine],
             np.zeros(mine.size, np.int64),
             0.0,
         )
         for name, its in when.items():
             share = share + covered(since, until, its) / np.maximum(until - since, 1)
             until_now = np.rint(share * now_ns).astype(np.int64)
-            time_ns = found.setdefault(name, np.zeros(way.kind.size, dtype=np.int64))
+            time_ns = found.setdefault(name, np.zeros(pieces.kind.size, dtype=np.int64))
             time_ns[mine], before = until_now - before, until_now
     return found
 
 
-def _at_work(run: Measures, way: Way) -> Iterator[tuple[Int64, Mapping[str, Intervals]]]:
+def _at_work(run: Measures, pieces: Pieces) -> Iterator[tuple[Int64, Mapping[str, Intervals]]]:
     """Which pieces are a rank's host's or devices', and when these did what."""
     for kind, what in _AT_WORK.items():
-        its = way.kind == kind
-        for rank in distinct(way.rank[its]).tolist():
-            mine = np.flatnonzero(its & (way.rank == rank))
+        its = pieces.kind == kind
+        for rank in distinct(pieces.rank[its]).tolist():
+            mine = np.flatnonzero(its & (pieces.rank == rank))
             yield mine, {name: when(run, rank) for name, when in what.items()}
 
 

@@ -53,9 +53,7 @@ def _undisturbed(run: Measures) -> Way:
 
 
 def _critical(run: Measures, lag_ns: Lags) -> Way:
-    its = run_graph(run)
-    ended = its.ended[its.graph.time_ns[its.ended] <= its.end_ns[-1]]
-    return _way_to(run, np.concatenate((its.ends[-1], ended)), lag_ns)
+    return _way_to(run, run_graph(run).last_done, lag_ns)
 
 
 def way_with(run: Measures, lag_ns: Lags) -> Way:

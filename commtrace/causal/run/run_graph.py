@@ -147,6 +147,12 @@ class RunGraph:
         call = self.call_of[self.graph.source[edges]].astype(np.int64)
         return edges[call >= 0], call[call >= 0]
 
+    @passing
+    def last_done(self) -> Int32:
+        """What the run may end with: its last step's ends, and operations that are done by then."""
+        joint = self.ended[self.graph.time_ns[self.ended] <= self.end_ns[-1]]
+        return np.concatenate((self.ends[-1], joint))
+
     @property
     def transfer_ns(self) -> Int64:
         """How long each call took once all were there."""
