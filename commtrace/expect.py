@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.comms import bus_factor
 from commtrace.quantiles import median
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "Link",
     "Model",
     "fit",
-    "floor_ns",
     "link_between",
     "link_name",
     "links_like",
@@ -259,13 +257,3 @@ def nccl_latency_ns(
         rounds = 2 if op == "all_reduce" else 1
         steps = rounds * ((ranks - nodes) * inside + (nodes - 1) * between)
     return 1e3 * (_BASE_US[algorithm][protocol] + steps)
-
-
-def floor_ns(op: str, size_bytes: float, group_size: int, gb_s: float) -> float | None:
-    """The time that no algorithm beats on links of ``gb_s``; None for barrier.
-
-    S x factor / B with nccl-tests' factor, but S / B for all_reduce, since a network that
-    reduces (NVLS, SHARP) halves its traffic.
-    """
-    factor = bus_factor(op, group_size)
-    return None if factor is None else size_bytes * min(factor, 1.0) / gb_s

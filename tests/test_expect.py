@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.comms import OPERATIONS, bus_factor
 from commtrace.expect import (
     LINKS,
     fit,
-    floor_ns,
     link_between,
     link_name,
     links_like,
@@ -67,28 +65,6 @@ def test_a_latency_is_never_negative() -> None:
     model = fit([1e4, 1e5, 1e6, 1e7], [5e2, 9e3, 1e5, 1.2e6])
     assert model is not None
     assert model.latency_ns == 0
-
-
-@given(
-    op=st.sampled_from([op for op in OPERATIONS if op != "barrier"]),
-    n=st.integers(2, 512),
-    size=st.floats(1, 1e12),
-    gb_s=st.floats(0.1, 1e4),
-)
-def test_no_floor_is_above_what_a_ring_at_full_speed_takes(
-    op: str, n: int, size: float, gb_s: float
-) -> None:
-    floor, factor = floor_ns(op, size, n, gb_s), bus_factor(op, n)
-    assert floor is not None
-    assert factor is not None
-    assert 0 < floor <= size * factor / gb_s
-
-
-def test_floors_of_the_definitions() -> None:
-    assert floor_ns("broadcast", 1e9, 8, 100) == 1e7
-    assert floor_ns("all_gather", 8e8, 8, 100) == pytest.approx(7e6)
-    assert floor_ns("all_reduce", 1e9, 8, 100) == 1e7, "S / B: a switch may reduce"
-    assert floor_ns("barrier", 0, 8, 100) is None
 
 
 @pytest.mark.parametrize(

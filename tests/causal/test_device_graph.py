@@ -13,7 +13,6 @@ from commtrace.causal.rank.device_graph import (
     EDGES,
     NODES,
     DeviceGraph,
-    collective_nodes,
     device_graph,
     explained,
 )
@@ -569,19 +568,6 @@ def test_a_shorter_collective_lets_the_host_go_on() -> None:
     shorter[edge] -= 700_000
     gained = graph.node_time_ns - np.asarray(replay(graph, shorter))
     assert gained[drawn.names.index("c.")] == 700_000
-
-
-def test_a_collective_has_the_nodes_of_its_kernel() -> None:
-    run = Tiny()
-    run.kernel(0, 10, 90, name="a", stream=20, launch_ns=at(0))
-    run.collective(0, "all_reduce", 110, 50, launch_ns=at(20))
-    run.collective(0, "all_reduce", 170, 50, launch_ns=at(30), device="cpu")
-    tables = rank_tables(run.trace(), 0)
-    graph = device_graph(tables)
-    start, end = collective_nodes(graph, tables)
-    assert graph.node_time_ns[start[:1]].tolist() == [at(110)]
-    assert graph.node_time_ns[end[:1]].tolist() == [at(160)]
-    assert (start[1], end[1]) == (-1, -1)
 
 
 def test_the_table_of_what_is_explained() -> None:

@@ -46,7 +46,7 @@ def places(its: Calls) -> Int64:
 
 
 def found(its: Calls, there: Gaps) -> list[int]:
-    return joins(its, places(its), there).gap.tolist()
+    return joins(its, places(its), there).tolist()
 
 
 def test_a_blocking_call_is_waited_for_where_it_was_called() -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, distinct
-from commtrace.causal.rank.device_nodes import END, START, Nodes
+from commtrace.arrays import Bool, Int64, distinct
+from commtrace.causal.rank.device_nodes import START, Nodes
 from commtrace.causal.rank.device_steps import in_other_steps
 from commtrace.causal.rank.device_waits import (
     NEAR_NS,
@@ -38,7 +38,6 @@ __all__ = [
     "EDGES",
     "NODES",
     "DeviceGraph",
-    "collective_nodes",
     "device_graph",
     "explained",
     "let_after",
@@ -172,29 +171,6 @@ def _of_collectives(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
 def let_after(lag_ns: Int64, usual_ns: Int64, binds: Bool) -> Int64:
     """How long after its source each edge lets its target happen, with lags that were measured."""
     return np.where(binds, lag_ns, np.minimum(lag_ns, usual_ns))
-
-
-def collective_nodes(graph: DeviceGraph, tables: Mapping[str, Rows]) -> tuple[Int64, Int64]:
-    """The start and the end of the kernel of each row of ``collectives``; -1 where it has none.
-
-    Operations that were launched together share a kernel; those of gloo, and those that copies
-    do, have none.
-    """
-    work, rows = Work.of(tables), tables["collectives"]
-    start_ns = rows.ints("start_ns")
-    kernels = np.flatnonzero(work.table == 0)
-    on_stream = Moments(work.stream[kernels], work.start_ns[kernels])
-    last = np.append(kernels, -1)[on_stream.last(work.stream_numbers(rows, "stream"), start_ns)]
-    row = np.where(
-        np.append(work.start_ns, NULL)[last] == start_ns, np.append(work.row, -1)[last], -1
-    )
-    nodes = []
-    for kind in (START, END):
-        of = np.full(kernels.size + 1, -1)
-        its = np.flatnonzero((graph.node_kind == kind) & (graph.node_table == 0))
-        of[graph.node_row[its]] = its
-        nodes.append(of[row])
-    return nodes[0], nodes[1]
 
 
 class _Edges:

@@ -33,7 +33,7 @@ _TABLES = ("kernels", "copies", "blocking_calls", "synchronisations", "collectiv
 
 
 def rank_tables(run: Measures, rank: int) -> dict[str, Rows]:
-    """One rank's rows of the tables that ``device_graph`` and ``collective_nodes`` read."""
+    """One rank's rows of the tables that ``device_graph`` reads."""
     return {table: rows_of_rank(run, table, rank) for table in _TABLES}
 
 

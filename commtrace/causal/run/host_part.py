@@ -32,7 +32,7 @@ def add_hosts(run: Measures, made: Builder, rows: Int64) -> None:
     mine = every if rows.size == every.rank.size else every.taken(rows)
     place = codes(mine.rank, mine.thread)
     gaps = _gaps(run, mine, place)
-    gap = joins(mine, place, gaps).gap
+    gap = joins(mine, place, gaps)
     waited = gap >= 0
     is_used = np.zeros(gaps.start_ns.size, dtype=np.bool_)
     is_used[gap[waited]] = True

@@ -16,7 +16,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int32, Int64, codes, most, row
 from commtrace.causal.rank.moments import Moments
 from commtrace.causal.run.calls import Calls
 
-__all__ = ["Gaps", "Joins", "joins"]
+__all__ = ["Gaps", "joins"]
 
 _LIKELY = 0.05  # of a gap where the end would lie by chance
 _SHORT_BEHIND = 200  # gaps between a wait and the noted end: what the thread ran meanwhile
@@ -53,19 +53,8 @@ class Gaps(Struct, frozen=True):
         return cls(places, starts, np.where(is_cut, following, ends))
 
 
-class Joins(Struct, frozen=True):
-    """For each call the gap in which it was waited for, -1 where none was."""
-
-    gap: Int64
-
-    @property
-    def made(self) -> Bool:
-        """Whether it was waited for."""
-        return self.gap >= 0
-
-
-def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
-    """Which gap each call was waited for in; ``place`` is the calls' thread as in ``gaps``.
+def joins(calls: Calls, place: Int64, gaps: Gaps) -> Int64:
+    """Which gap each call was waited for in, -1 where in none; ``place`` is as in ``gaps``.
 
     What blocks by itself waits where it was called: a call with ``async_op=False``, a send or
     recv behind which nothing ran before it was done. Of a send or recv gloo notes the end when its
@@ -74,7 +63,7 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
     whichever is less likely by chance, if such gaps are no chance for calls of that kind.
     """
     if not gaps.start_ns.size:
-        return Joins(np.full(place.size, -1))
+        return np.full(place.size, -1)
     starts = Moments(gaps.place, gaps.start_ns)
     within = starts.last(place, calls.end_ns - 1)
     holds = (within >= 0) & (gaps.end_ns[within] >= calls.end_ns)
@@ -93,7 +82,7 @@ def joins(calls: Calls, place: Int64, gaps: Gaps) -> Joins:
     found = np.where(_usually_at_once(calls, place, gaps, found, own, at_call), own, found)
     gap = np.where(_vote(calls.kind, odds, found >= 0), found, -1)
     gap = np.where(blocks, np.where(found >= 0, found, own), gap)
-    return Joins(np.where(calls.is_p2p & (within >= 0), within, gap))
+    return np.where(calls.is_p2p & (within >= 0), within, gap)
 
 
 def _usually_at_once(
