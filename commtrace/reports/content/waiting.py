@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from commtrace.causal.run.replayable import replayable
 from commtrace.measures import Measures, measure
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.group_dimensions import spoken
@@ -44,10 +43,12 @@ def straggler(analysis: Analysis) -> str | None:
 
     It causes most of the waiting, and is last more often than chance explains: in all
     groups taken together, or else within one. None if a finding says why ranks waited, nor where
-    the run can be replayed: what it costs that some wait, at once or hidden, rules have asked then.
+    a replay was asked for who delays the run: what some wait at once, or hidden, costs nothing.
     """
-    reported = {finding.rule for finding in analysis.verdict.diagnosis.findings}
-    if reported & _EXPLAINED or replayable(analysis.measures) or not matters(analysis):
+    diagnosis = analysis.verdict.diagnosis
+    replayed = "straggler" in diagnosis.asked and "straggler" not in diagnosis.skipped
+    reported = {finding.rule for finding in diagnosis.findings}
+    if replayed or reported & _EXPLAINED or not matters(analysis):
         return None
     run = analysis.run
     partly = f" Only {len(run.ranks)} of {run.world_size} ranks were compared."
