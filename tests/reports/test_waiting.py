@@ -12,7 +12,7 @@ import pytest
 from commtrace.analysis import Analysis
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
-from commtrace.metrics.run.collectives import COLLECTIVES
+from commtrace.metrics.run.collectives import COLLECTIVES_BY_DIMENSION
 from commtrace.reports import Look, notebook
 from commtrace.reports.content.tables import collectives
 from commtrace.reports.content.waiting import straggler
@@ -172,9 +172,10 @@ def test_one_rank_waits_for_nobody(make_trace: Make) -> None:
 
 
 def kind(**more: Any) -> Rows:
-    row: dict[str, Any] = {column.name: None for column in COLLECTIVES.columns}
+    row: dict[str, Any] = {column.name: None for column in COLLECTIVES_BY_DIMENSION.columns}
     row |= {"op": "all_reduce", "count": 1, "duration_ns_total": 100, "duration_ns_p50": 100}
-    return COLLECTIVES.of_dicts([{**row, "wait_ns_total": 0, **more}])
+    row |= {"wait_ns_total": 0, "groups": 1, "sizes": 1}
+    return COLLECTIVES_BY_DIMENSION.of_dicts([{**row, **more}])
 
 
 def test_a_wait_that_clocks_would_hide_is_not_said_to_be_none() -> None:
@@ -185,7 +186,7 @@ def test_a_wait_that_clocks_would_hide_is_not_said_to_be_none() -> None:
 
 
 def test_exposed_time_of_what_runs_at_once_adds_up_to_more() -> None:
-    both = COLLECTIVES.rows(
+    both = COLLECTIVES_BY_DIMENSION.rows(
         kind(exposed_ns=84).columns, kind(op="broadcast", exposed_ns=83).columns
     )
     assert "what runs at once counts for each" in " ".join(collectives(both, 200, 90, []).footer)

@@ -14,6 +14,7 @@ from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
+from commtrace.metrics.run.varying_sizes import typical_sizes
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Coded
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["Kinds", "costs", "intervals", "kinds", "known_or_none", "rounded"]
+
+
+_SIZE = "size_bytes"
 
 
 class _Events(Struct, frozen=True, eq=False):
@@ -31,6 +35,7 @@ class _Events(Struct, frozen=True, eq=False):
     """
 
     named: dict[str, Int64 | Coded]
+    size_bytes: Int64
     rank: Int64
     device: Coded
     start_ns: Int64
@@ -60,7 +65,8 @@ class Kinds(Struct, frozen=True, eq=False):
 def kinds(run: Measures, names: Sequence[str], *, by_dimension: bool = False) -> Kinds:
     """The rows of ``collectives`` by kind, which is what these columns make.
 
-    With ``by_dimension``, groups of a known dimension have no name.
+    With ``by_dimension``, groups of a known dimension have no name, and sizes that vary from step
+    to step are their median.
 
     An operation is of one kind on all its ranks, whatever each of them calls the group;
     of an uneven all_to_all the largest array counts.
@@ -71,6 +77,8 @@ def kinds(run: Measures, names: Sequence[str], *, by_dimension: bool = False) ->
     if by_dimension and isinstance(group, Coded) and isinstance(dimension, Coded):
         alone = np.where(dimension.codes < 0, group.codes, np.int32(-1))
         named["group"] = Coded(alone, group.names)
+        unsized = codes(*(named[name] for name in names if name != _SIZE))
+        named[_SIZE] = typical_sizes(unsized, its.size_bytes, run.rows("collectives").ints("step"))
     columns = [named[name] for name in names]
     kind = codes(*columns)
     first = first_rows(kind)
@@ -88,15 +96,16 @@ def _events(run: Measures) -> _Events:
     table, its, of = run.rows("collectives"), matched(run).operations, operation_of(run)
     sizes = group_sizes(run)  # which is in the order of operations, too
     start_ns, interval = table.ints("start_ns"), intervals(run)
-    communicator = its.coded("communicator").take(of)
+    communicator, size_bytes = its.coded("communicator").take(of), its.ints(_SIZE)[of]
     return _Events(
         named={
             "op": table.coded("op"),
             **{name: _first(table.coded(name), of) for name in ("group", "dtype")},
             **_dimensions(run, communicator),
             "group_size": sizes.ints("group_size")[of],
-            "size_bytes": its.ints("size_bytes")[of],
+            _SIZE: size_bytes,
         },
+        size_bytes=size_bytes,
         rank=table.ints("rank"),
         device=table.coded("device"),
         start_ns=start_ns,
@@ -142,10 +151,12 @@ def costs(run: Measures, each: Kinds) -> dict[str, list[Any]]:
     operations = first_rows(codes(each.of, its.of))
     groups = first_rows(codes(each.of, its.communicator.codes))
     groups = groups[its.communicator.codes[groups] >= 0]
+    sizes = first_rows(codes(each.of, its.size_bytes))
     duration_ns = its.end_ns[kernels] - its.start_ns[kernels]
     return {
         "count": np.bincount(each.of[operations], minlength=count).tolist(),
         "groups": np.bincount(each.of[groups], minlength=count).tolist(),
+        "sizes": np.bincount(each.of[sizes], minlength=count).tolist(),
         "duration_ns_total": sums(each.of[kernels], duration_ns, count).tolist(),
         "wait_ns_total": _waiting(each, kernels),
         "exposed_ns": _exposed_per_rank(each, run),

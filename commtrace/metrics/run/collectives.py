@@ -109,8 +109,18 @@ COLLECTIVES = Table(
 COLLECTIVES_BY_DIMENSION = Table(
     "collectives_by_dimension",
     "all operations of one kind, as in `collectives`, but sibling groups of a known dimension are "
-    "taken together, and their name is null; costliest first",
-    (*COLLECTIVES.columns, Column("groups", "int64", "Groups that are known.", "groups")),
+    "taken together, and their name is null, and so are sizes that vary from step to step; "
+    "costliest first",
+    (
+        *COLLECTIVES.columns,
+        Column("groups", "int64", "Groups that are known.", "groups"),
+        Column(
+            "sizes",
+            "int64",
+            "Different sizes: where they vary from step to step, `size_bytes` is their median.",
+            "sizes",
+        ),
+    ),
 )
 _MOSTLY = 0.9  # of the calls
 _LINES = 2  # that a kind has at most

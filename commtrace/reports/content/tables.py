@@ -41,6 +41,7 @@ _COSTLIEST = 10
 _SPREAD = 1.5  # times the median: a 95th percentile above it has a column
 _LINE = 18  # characters
 _ROUTES = 10
+_VARIES = "~"
 _INFERRED = "*"
 
 
@@ -181,6 +182,8 @@ def collectives(collectives: Rows, span_ns: int, exposed_ns: int, clocks: list[s
     footer += clocks
     if any(cell.startswith("≥") for row in rows for cell in row):
         footer.append("≥ a lower bound: the time can include waiting for other ranks.")
+    if any(row["sizes"] > 1 for row in shown):
+        footer.append(f"{_VARIES} the median of sizes that vary from step to step.")
     footer += [why for how, why in _DEDUCED.items() if any(r[DEDUCED.name] == how for r in table)]
     if any(row["dimension_provenance"] == "inferred" for row in shown):
         footer.append(f"{_INFERRED} inferred from the groups' ranks and traffic.")
@@ -229,7 +232,7 @@ def _collective(
         _group(row),
         clean(row["group_size"]) + ("†" if row[DEDUCED.name] else ""),
         clean(row["dtype"], 16),
-        size(row["size_bytes"]),
+        _VARIES * (row["sizes"] > 1) + size(row["size_bytes"]),
         f"{row['count']:,}",
         duration(row["duration_ns_p50"]),
         *([duration(row["duration_ns_p95"])] if spread else []),
