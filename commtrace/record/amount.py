@@ -6,9 +6,10 @@ import time
 from collections import deque
 from itertools import pairwise
 
-__all__ = ["EVENTS", "LEAST", "MOST", "WITHIN_S", "StepsBefore", "amount"]
+__all__ = ["EVENTS", "LEAST", "MOST", "WITHIN_S", "StepsBefore", "amount", "lengthened"]
 
 LEAST, MOST = 3, 8
+_FURTHEST = 64
 WITHIN_S = 10.0
 EVENTS = 2_000_000
 """Of one rank. Each takes about a kilobyte of its memory, and 10 µs to be written."""
@@ -31,6 +32,24 @@ def amount(step_s: float | None, events_per_s: float | None) -> int:
     if events_per_s:
         steps = min(steps, max(int(EVENTS / (events_per_s * step_s)), 1))
     return steps
+
+
+def lengthened(recorded: int, communicating: int, took_s: float, events_per_s: float | None) -> int:
+    """So many steps in all that eight communicate, where less than half of those recorded do.
+
+    As where an optimizer steps several times for what was exchanged once. 64 at most, in the same
+    time and events; ``took_s`` is how long those recorded took.
+
+    >>> lengthened(8, 2, 0.5, None), lengthened(8, 0, 0.5, None), lengthened(8, 7, 0.5, None)
+    (32, 16, 8)
+    >>> lengthened(8, 1, 0.5, None), lengthened(8, 1, 5.0, None), lengthened(8, 1, 20.0, 1e4)
+    (64, 16, 8)
+    """
+    if 2 * communicating >= recorded:
+        return recorded
+    wanted = MOST * recorded // communicating if communicating else 2 * recorded
+    fit = WITHIN_S if events_per_s is None else min(WITHIN_S, EVENTS / events_per_s)
+    return max(min(wanted, _FURTHEST, int(recorded * fit / took_s)), recorded)
 
 
 class StepsBefore:

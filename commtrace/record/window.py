@@ -12,7 +12,8 @@ import torch
 
 from commtrace.errors import RecordError
 from commtrace.record import labels
-from commtrace.record.amount import EVENTS, LEAST, StepsBefore
+from commtrace.record.amount import EVENTS, LEAST, StepsBefore, lengthened
+from commtrace.record.communicating import Communicating
 from commtrace.record.in_flight import InFlight
 from commtrace.record.job import Plan
 from commtrace.record.own_profiler import OWN
@@ -67,7 +68,8 @@ class Window:
         self._before = StepsBefore()
         self._amount = None if plan.seconds else plan.steps
         self._first_end_ns = 0
-        self._until = 0.0
+        self._began = self._until = 0.0
+        self._communicating = Communicating()
         self._whole = Profiler()
         self._profiler = self._whole
         self._step: torch.profiler.record_function | None = None
@@ -262,8 +264,9 @@ class Window:
         if not self._profiler.runs:
             self._profiler.start()
         self._first = self._ended + 1
+        self._began, self._communicating = time.monotonic(), Communicating()
         if self._plan.seconds is not None:
-            self._until = time.monotonic() + self._plan.seconds
+            self._until = self._began + self._plan.seconds
         else:
             self._last = self._ended + (self._amount or LEAST)
         self._stage = _Stage.RECORDING
@@ -271,12 +274,15 @@ class Window:
 
     def _next(self) -> None:
         self._unmark()
+        self._communicating.end()
         self._profiler.extras.step(self._ended)
         self._whole = self._profiler  # there is a step of the window: nobody wants what was before
         if self._last is None and time.monotonic() >= self._until:
             self._last = self._meeting.agree("last step", self._ended)
         if self._profiler.was_taken:
             return
+        if self._chooses and self._ended == self._last:
+            self._lengthen()
         if self._last is None or self._ended < self._last:
             self._mark()
             return
@@ -289,6 +295,13 @@ class Window:
             self._stage = _Stage.ENDING
         else:
             self._finish()
+
+    def _lengthen(self) -> None:
+        """Go on where few of the window's steps communicate."""
+        took_s = time.monotonic() - self._began
+        so_far = self._recorded, self._communicating.steps, took_s, self._before.events_per_s
+        more = lengthened(*so_far) - self._recorded
+        self._last = self._meeting.agree(f"last step after {self._ended}", self._ended + more)
 
     def _end(self) -> None:
         """The window is over: wait for the messages that its steps called."""

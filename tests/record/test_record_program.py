@@ -380,6 +380,35 @@ def test_a_rank_that_alone_steps_an_optimizer_waits_for_no_other(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("preloaded")
+@pytest.mark.parametrize(
+    ("every", "rounds", "last"),
+    [
+        (4, 20, 4 + 8 * 4),  # as a learner's mini-batches, or local SGD
+        (4, 5, 20),  # the program ends before
+        (1, 20, 4 + 8),
+    ],
+)
+def test_steps_are_recorded_until_enough_of_them_communicate(
+    every: int, rounds: int, last: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "local.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "weight = torch.nn.Parameter(torch.ones(64))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        f"for round in range({rounds}):\n"
+        f"    for batch in range({every}):\n"
+        "        weight.grad = torch.ones(64)\n"
+        "        optimizer.step()\n"
+        "    dist.all_reduce(weight.detach())\n"
+        "dist.destroy_process_group()\n"
+    )
+    out = record_program([str(script)], world_size=2, out=tmp_path / "out")
+    assert [rank["steps"] for rank in manifest(out)["ranks"]] == [[5, last]] * 2
+
+
+@pytest.mark.usefixtures("preloaded")
 def test_a_rank_that_alone_warms_up_its_optimizer_steps_with_the_others_then(
     tmp_path: Path,
 ) -> None:
