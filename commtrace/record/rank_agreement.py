@@ -73,7 +73,10 @@ class Meeting:
         if store is None:
             return
         if patience_s is not None and not self._all_come(store, patience_s):
-            self._note("clocks were not compared: the ranks do not step equally often")
+            self._note(
+                "clocks were not compared: the ranks do not step equally often; call "
+                "commtrace.step() once in each round"
+            )
             return
         host = os.environ.get("MASTER_ADDR")
         if not host:

@@ -10,6 +10,8 @@ import pytest
 
 from commtrace import load, reader
 from commtrace.arrays import NULL
+from commtrace.reports.content import headline
+from commtrace.run import Run
 from commtrace.trace_tables import WAITED
 
 STEP_US = 1000
@@ -56,6 +58,9 @@ def test_who_is_recorded_whole_is_cut_to_the_others_steps(tmp_path: Path) -> Non
     its = [(number + 0.1, 800) for number in range(FIRST, FIRST + 3)]
     assert operators(tmp_path) == {0: its, 1: its}
     run = reader.read([tmp_path])
+    assert "Only the 3.00 ms that all ranks were recorded in count" in " ".join(
+        headline(Run(run, "apart").analysis())
+    )
     assert run.rows("ranks").ints("end_ns").tolist() == 2 * [1_700_000_000_007_999_000]
     assert run.rows("ops").ints("step").tolist() == [5, 6, 7, NULL, NULL, NULL]
     (note,) = [note for note in run.notes if note.code == "recorded-apart"]

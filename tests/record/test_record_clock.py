@@ -102,7 +102,10 @@ def test_ranks_open_their_clocks_only_if_all_are_coming(monkeypatch: pytest.Monk
     monkeypatch.setattr(meeting.dist, "get_world_size", lambda: 2)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     no_address = "clocks were not compared: MASTER_ADDR does not say where rank 0 is"
-    unequal = "clocks were not compared: the ranks do not step equally often"
+    unequal = (
+        "clocks were not compared: the ranks do not step equally often; call commtrace.step() once "
+        "in each round"
+    )
     for number, announced, note in ((0, (0, 1), no_address), (1, (0,), unequal)):
         for rank in announced:
             meet(number, rank).announce()

@@ -376,7 +376,8 @@ def test_a_rank_that_alone_steps_an_optimizer_waits_for_no_other(tmp_path: Path)
     learner, other = manifest(out)["ranks"]
     assert (learner["steps"], other["steps"]) == ([5, 9], None)
     assert other["seconds"] < 9  # the time that a clock waits for another is ten
-    assert "clocks were not compared: the ranks do not step equally often" in learner["notes"]
+    unequal = "clocks were not compared: the ranks do not step equally often"
+    assert any(note.startswith(unequal) for note in learner["notes"])
 
 
 @pytest.mark.usefixtures("preloaded")

@@ -19,7 +19,7 @@ from commtrace.reports.content import alike, critical_path, ranges, tables, wait
 from commtrace.reports.content.tables import Section, exposed_share, more
 from commtrace.reports.content.unfound import unfound
 from commtrace.reports.content.verdict import verdict
-from commtrace.trace_tables import CUT_BEFORE_GPU, FAILED, LEFT_OUT, SAMPLED
+from commtrace.trace_tables import CUT_BEFORE_GPU, FAILED, LEFT_OUT, RECORDED_APART, SAMPLED
 from commtrace.units import clean, counted, duration, numbered, percent
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def headline(analysis: Analysis) -> list[str]:
     """A line each: the name, what ran, its communication's cost, critical path, who was waited for.
 
     Where no path is known, why; the rank only if one stands out. What a recorded workload asked,
-    and the answer, comes before what ran, and behind it that the recording failed, and that files
-    of other runs are left out.
+    and the answer, comes before what ran, and behind it that the recording failed, that files of
+    other runs are left out, and that ranks were recorded at different times.
     """
     run, noted = analysis.run, {note.code for note in analysis.notes}
     path = critical_path.sentence(analysis.measures) or critical_path.lacking(analysis.measures)
@@ -49,6 +49,7 @@ def headline(analysis: Analysis) -> list[str]:
         what_ran(run),
         *_failed(analysis.notes),
         *_left_out(analysis.notes),
+        *_in_common(analysis),
         clean(_exposure(devices(analysis.measures).dicts(), noted)),
         *filter(None, [path, waiting.straggler(analysis)]),
     ]
@@ -68,6 +69,15 @@ def _left_out(notes: Sequence[Note]) -> list[str]:
     others = sum(note.code == "mixed-runs" and note.message.endswith(LEFT_OUT) for note in notes)
     files = counted(others, "file")
     return [f"{files} of other runs {'is' if others == 1 else 'are'} left out."] if others else []
+
+
+def _in_common(analysis: Analysis) -> list[str]:
+    """That only a part of what was recorded is analysed, of which nobody may have thought."""
+    if not any(note.code == RECORDED_APART for note in analysis.notes):
+        return []
+    common = duration(analysis.run.span_ns)
+    what = f"Only the {common} that all ranks were recorded in count: commtrace.step() once in each"
+    return [f"{what} round marks the same steps on all."]
 
 
 def what_ran(run: Summary) -> str:
