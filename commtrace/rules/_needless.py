@@ -215,7 +215,8 @@ def pickled(exchanged: Rows) -> Said:
 
 
 def _verb(exchanged: Rows) -> str:
-    return "scatter" if exchanged.coded("op").being("scatter").any() else "gather"
+    ops = exchanged.coded("op")
+    return next((op for op in ("scatter", "send") if ops.being(op).any()), "gather")
 
 
 def logits(gathered: Rows) -> Said:

@@ -25,7 +25,12 @@ from commtrace.metrics.run.gathered_logits import gathered_logits
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
 from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
-from commtrace.metrics.run.objects_in_steps import exchanged_objects, same_objects, sent_states
+from commtrace.metrics.run.objects_in_steps import (
+    exchanged_objects,
+    messages_of_objects,
+    same_objects,
+    sent_states,
+)
 from commtrace.metrics.run.regathers import gathered_whole, regathered
 from commtrace.metrics.run.repeats import barriers_at_messages, needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
@@ -68,10 +73,10 @@ class Redundant(Rule, frozen=True):
         parameters or gradients, one by one; not beside an inference engine's kernels.
         Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
         is busy before for much longer than the others are behind. Objects that all exchange in
-        every step (``all_gather_object``, ``gather_object``), or ten times in a run without steps,
-        for what pickles them. All_gathers of
-        10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount) works on as they
-        are: logits, of which ranks can compute that of what each has.
+        every step (``all_gather_object``, ``gather_object``), or one sends another in several
+        (``send_object_list``), or ten times in a run without steps, for what pickles them.
+        All_gathers of 10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount)
+        works on as they are: logits, of which ranks can compute that of what each has.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -133,6 +138,7 @@ class Redundant(Rule, frozen=True):
             (_needless.objects, rows.take(same)),
             (_needless.states, rows.take(sent_states(rows) & ~same)),
             (_needless.pickled, rows.take(exchanged_objects(rows))),
+            (_needless.pickled, messages_of_objects(run)),
             (_needless.logits, rows.take(gathered_logits(run, rows))),
         ):
             edit = _EDITS.get(say, not_issued)

@@ -222,3 +222,38 @@ def test_small_objects_and_such_as_are_sent_twice_are_no_state() -> None:
     assert not found(
         with_objects(sizes=tuple(range(4_000_000, 4_000_006)), every=3, making_us=20_000)
     )
+
+
+def messages(content: str = "uint8", rounds: int = 12) -> Measures:
+    """Rank 0 packs 400 kB for 20 ms and sends it to rank 1, which unpacks it for 15 ms."""
+    run, now = Tiny(2, backend="gloo"), 0.0
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for _ in range(rounds):
+        for rank, op, packs_us, unpacks_us in ((0, "send", 20_000, 0), (1, "recv", 0, 15_000)):
+            run.op(rank, now, 5_000)
+            run.gap(rank, now + 5_000, 20_000 + 700 + unpacks_us)
+            waits_us = 20_000 - packs_us
+            for number, (size, dtype) in enumerate(((8, "int64"), (400_000, content))):
+                at, lasts = now + 25_000 + 220 * number, 200.0
+                if not number:
+                    at, lasts = at - waits_us, lasts + waits_us
+                told = {"size": size, "dtype": dtype, "peer": 1 - rank}
+                run.collective(rank, op, at, lasts, **told, **call)
+            run.op(rank, now + 25_700 + unpacks_us, 5_000)
+            end = now + 45_710
+            called = now + 30_710 + unpacks_us
+            told = {"size": 1 << 20, **call}
+            run.collective(rank, "all_reduce", called, end + 200 - called, **told)
+            run.gap(rank, called, end + 200 - called)
+        now += 46_000
+    return run.trace()
+
+
+def test_objects_that_one_sends_another() -> None:
+    """400 kB at 20 MB/s are packed for 20 ms; unpacking takes no longer than the 15 there are."""
+    (finding,) = found(messages())
+    assert "ranks exchange Python objects again and again" in finding.summary
+    assert finding.advice.startswith("send tensors")
+    assert finding.cost_ns == pytest.approx(12 * 35e6, rel=0.05)
+    assert not found(messages(content="float32"))
+    assert not found(messages(rounds=4)), "too few to say"

@@ -12,6 +12,7 @@ from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import idle_ns, own_work
+from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ class _Bounds(NamedTuple):
     """The calls before which objects are pickled, and those before which they are unpickled.
 
     ``packed`` tell lengths, and ``sent`` are the operations of their objects; ``unpacked`` are
-    those right behind objects on the same rank, the operations ``received``. A call may be both.
+    those right behind calls that ``carry`` objects on the same rank, the operations ``received``.
+    A call may be both.
     """
 
     packed: Int64
     sent: Int64
     unpacked: Int64
+    carry: Int64
     received: Int64
 
 
@@ -65,12 +68,17 @@ def _not_pickled(run: Measures, which: Bool, lag_ns: Lags, bytes_per_ns: float) 
     size, ranks = its.ints("size_bytes").clip(min=0), its.ints("present").clip(min=1)
     op, root = its.coded("op"), its.ints("root")
     # Of a gather the root gets all that each packs, of a scatter each its part of what it packs;
-    # of a broadcast all but the root all of it.
+    # of a broadcast all but the root all of it, and of a message who receives it.
+    called = run.rows("collectives").coded("op")
+    sends, receives = (called.being(end)[calls.row] for end in POINT_TO_POINT)
+    ranks[op.where(POINT_TO_POINT.__contains__)] = 1
     to_root, scatters, spreads = (op.being(its) for its in ("gather", "scatter", "broadcast"))
     from_root = scatters | spreads
     by_root = root[bounds.received] == calls.rank[bounds.unpacked]
     gets = np.where(spreads[bounds.received], ~by_root, by_root | ~to_root[bounds.received])
+    gets &= ~sends[bounds.carry]
     gives = ~from_root[bounds.sent] | (root[bounds.sent] == calls.rank[bounds.packed])
+    gives &= ~receives[bounds.packed]
     each = size / ranks
     idle = np.asarray(idle_ns(run), dtype=np.float64)
     most = np.zeros(calls.rank.size)
@@ -116,6 +124,7 @@ def _bounds(run: Measures, which: Bool) -> _Bounds:
         here[tell],
         calls.operation[behind[tell]].astype(np.int64),
         behind[carry],
+        here[carry],
         calls.operation[here[carry]].astype(np.int64),
     )
 

@@ -11,6 +11,7 @@ from commtrace.arrays import (
     Bool,
     Int64,
     codes,
+    distinct,
     first_rows,
     grouped,
     in_order,
@@ -18,13 +19,16 @@ from commtrace.arrays import (
     most,
     sums,
 )
+from commtrace.comms import POINT_TO_POINT
+from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.object_collectives import lengths_of_objects
 from commtrace.quantiles import median, quantiles
 
 if TYPE_CHECKING:
+    from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["exchanged_objects", "same_objects", "sent_states"]
+__all__ = ["exchanged_objects", "messages_of_objects", "same_objects", "sent_states"]
 
 _STEPS = 3
 _OFTEN = 10  # times, in a run without steps
@@ -83,6 +87,28 @@ def exchanged_objects(rows: Rows) -> Bool:
         return _flags(rows, _in_every_step(rows, _in_steps(rows, at)))
     sequence = rows.ints("sequence")[at]
     return _flags(rows, at[np.bincount(sequence)[sequence] >= _OFTEN])
+
+
+def messages_of_objects(run: Measures) -> Rows:
+    """The ends of messages that carry objects, or their lengths, as ``joined_rows``.
+
+    As of ``send_object_list``: the lengths, and right behind them as many bytes. In several steps,
+    or ten times in a run without steps.
+    """
+    table = run.rows("collectives")
+    op, dtype, size = table.coded("op"), table.coded("dtype"), table.ints("size_bytes")
+    rank, step, start = (table.ints(name) for name in ("rank", "step", "start_ns"))
+    at = np.flatnonzero(op.where(POINT_TO_POINT.__contains__) & (size != NULL))
+    at = at[in_order(rank[at], op.codes[at].astype(np.int64), start[at])]
+    here, behind = at[:-1], at[1:]
+    tells = (rank[here] == rank[behind]) & (op.codes[here] == op.codes[behind])
+    tells &= dtype.being("int64")[here] & dtype.being("uint8")[behind]
+    first = here[tells]
+    steps = distinct(step[first][step[first] != NULL]).size
+    found = np.zeros(len(table), np.bool_)
+    if steps >= _STEPS or ((step == NULL).all() and first.size >= _OFTEN):
+        found[first] = found[behind[tells]] = True
+    return joined_rows(run, found)
 
 
 def _lengths(rows: Rows, of_lengths: str, of_objects: tuple[str, ...]) -> Int64:
