@@ -140,10 +140,11 @@ def sent_always(needless: Rows) -> Said:
     once = first_rows(codes(step, needless.ints("operation")))
     parts = median(np.bincount(step[once]))
     return Said(
-        f"one rank sends the same {parts:.0f} tensors in every step, constants it seems",
+        f"one rank sends the same {parts:.0f} tensors in every step, which all have, it seems",
         Evidence("largest", float(needless.ints("size_bytes").max()) / 1e6, "MB"),
         ("something that only the root does: before it sends it works no longer than the others",),
-        "if they do not change, as those of a frozen model, send them once, before the first step",
+        "if they do not change, as those of a frozen model, send them once, before the first step; "
+        "if all have them, as what was gathered or averaged before, leave it out",
         "low",
     )
 

@@ -1025,6 +1025,8 @@ def frozen(
     dtype: str = "float32",
     also: str = "",
     beside: bool = False,
+    averages: str = "all_reduce",
+    averages_us: float = 5000,
 ) -> Measures:
     """In each step rank 0 sends parts of these sizes; then gradients of 9 MB are averaged.
 
@@ -1051,16 +1053,27 @@ def frozen(
                 run.gap(rank, start, took)
                 start += took + 10
             run.op(rank, start, 4000)
-            run.collective(rank, "all_reduce", start + 4000, 5000, size=9_000_000, **call)
-            run.gap(rank, start + 4000, 5000)
+            run.collective(rank, averages, start + 4000, averages_us, size=9_000_000, **call)
+            run.gap(rank, start + 4000, averages_us)
             if also:
                 run.collective(rank, also, start + 9100, 100, size=8, root=0, **call)
     return run.trace()
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_what_is_sent_in_every_step_and_known_to_all_seems_constant(beside: bool) -> None:
-    (finding,) = found(frozen(beside=beside), "redundant")
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"beside": True},
+        {"averages": "reduce_scatter"},  # and gathered, with which all have the same
+        {
+            "loads_us": 650,
+            "averages_us": 20_900,
+        },  # while as many bytes as it sends take 176 µs to write
+    ],
+)
+def test_what_is_sent_in_every_step_and_known_to_all_seems_constant(how: dict[str, Any]) -> None:
+    (finding,) = found(frozen(**how), "redundant")
     assert finding.summary.startswith("one rank sends the same 3 tensors in every step")
     assert finding.confidence == "low"
     assert finding.cost_ns == pytest.approx(6 * 4_500_000, rel=0.05)
@@ -1070,6 +1083,7 @@ def test_what_is_sent_in_every_step_and_known_to_all_seems_constant(beside: bool
     "run",
     [
         frozen(sizes=(3_000_000, 500_000, 500_000)),  # a batch
+        frozen(loads_us=1000, averages_us=20_900),  # in which it can make it
         frozen(loads_us=5000),  # what the root reads meanwhile
         frozen(loads_us=5000, beside=True),
         frozen(dtype="int64"),  # tokens

@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["averaged_again", "sent_again", "sent_always"]
 
+_AVERAGES = ("all_reduce", "reduce_scatter")
 _ALWAYS = 0.9  # of the steps: the window may cut one
 _BESIDE = 0.01  # of the gradients' bytes: a loss that is averaged beside them
 _PARTS = 3  # sizes: a batch, that one rank reads for all, has fewer
 _ALONE = 2.0  # times as long as the others: the root has something to send that they have not
+_WRITTEN_PER_NS = 20.0  # bytes, by a core
 _ALONE_IN_ALL = 1.2  # if that holds all that they do between two operations
 
 
@@ -94,7 +96,7 @@ def sent_always(run: Measures, rows: Rows) -> Bool:
     op, group, size = rows.coded("op"), rows.coded("communicator"), rows.ints("size_bytes")
     is_sent = op.being("broadcast") & (rows.ints("step") != NULL)
     is_sent &= rows.coded("dtype").where(lambda name: "float" in name)
-    is_sent &= np.isin(group.codes, group.codes[op.being("all_reduce")])
+    is_sent &= np.isin(group.codes, group.codes[op.where(_AVERAGES.__contains__)])
     others = run.rows("collectives").coded("op").where((*TO_ROOT, *POINT_TO_POINT).__contains__)
     if not is_sent.any() or others.any():
         return np.zeros(len(rows), dtype=np.bool_)
@@ -173,18 +175,21 @@ class _Steps(Struct, frozen=True):
     """What a group sends of one type in each step of each rank, as arrays of one length.
 
     The ``rank``; whether what is sent is ``alike`` what all have; the ``root`` that sends it, NULL
-    if unknown; and what the rank did of its ``own`` before, as ``_own`` tells it.
+    if unknown; what the rank did of its ``own`` before, as ``_own`` tells it; and how long that
+    many bytes take a CPU to write, 0 on a GPU.
     """
 
     rank: Int64
     alike: Bool
     root: Int64
     own: tuple[Float64, ...]
+    writing_ns: Float64
 
     def of(self, some: Int64) -> _Steps:
         """Some of them."""
         own = tuple(each[some] for each in self.own)
-        return _Steps(self.rank[some], self.alike[some], self.root[some], own)
+        columns = self.rank[some], self.alike[some], self.root[some]
+        return _Steps(*columns, own, self.writing_ns[some])
 
 
 def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: tuple[Float64, ...], alone: float) -> Bool:
@@ -199,7 +204,10 @@ def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: tuple[Float64, ...], alo
     sends = distinct(step[sent])
     row = first_rows(step)[sends]
     every = rows.ints("rank")[row]
-    steps = _Steps(every, alike[sends], root[sends], tuple(each[sends] for each in own))
+    on_cpu = rows.coded("device").being("cpu")[row]
+    writing = on_cpu * sums(step[sent], rows.ints("size_bytes")[sent], alike.size)[sends]
+    its_own = tuple(each[sends] for each in own)
+    steps = _Steps(every, alike[sends], root[sends], its_own, writing / _WRITTEN_PER_NS)
     sure = [
         number
         for (number,), at in rows_by(kind[row]).items()
@@ -209,14 +217,19 @@ def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: tuple[Float64, ...], alo
 
 
 def _for_nothing(steps: _Steps, ranks: Sequence[int], alone: float) -> bool:
-    """Whether (nearly) each step sends what is alike, and its root did nothing else for it."""
+    """Whether (nearly) each step sends what is alike, and its root did nothing else for it.
+
+    What it did more in less time than it takes to write what is sent has not made that.
+    """
     if steps.alike.mean() < _ALWAYS:
         return False
     root = int(median(steps.root[steps.root != NULL]))
     if root not in ranks:
         return False
-    roots = steps.rank == root
-    return all(_median(its[roots]) <= alone * max(_median(its[~roots]), 0) for its in steps.own)
+    roots, too_short = steps.rank == root, median(steps.writing_ns)
+    return all(
+        _median(its[roots]) <= alone * max(_median(its[~roots]), 0) + too_short for its in steps.own
+    )
 
 
 def _median(values: Float64) -> float:
