@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, codes, first_rows
 from commtrace.diagnosis import Evidence
@@ -52,6 +52,11 @@ def accumulated(needless: Rows) -> Said:
         "FSDP1 wrap these in no_sync()), if whole gradients fit in memory",
         "high" if (needless.ints("size_bytes") != NULL).all() else "medium",
     )
+
+
+def accumulated_by_hand(needless: Rows) -> Said:
+    advice = "reduce once, behind the last micro-batch's backward: gradients add up until then"
+    return structs.replace(accumulated(needless), advice=advice, confidence="medium")
 
 
 def of_another(needless: Rows) -> Said:

@@ -31,6 +31,7 @@ from commtrace.metrics.run.objects_in_steps import (
     same_objects,
     sent_states,
 )
+from commtrace.metrics.run.reduced_by_hand import placed_by_hand
 from commtrace.metrics.run.regathers import gathered_whole, regathered
 from commtrace.metrics.run.repeats import barriers_at_messages, needless_barriers, reduced_twice
 from commtrace.metrics.run.sequences import sequences
@@ -51,29 +52,29 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Fifteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
-        after every micro-batch, though the last of the accumulation reduces the same sizes again.
-        Gradients that a pass reduces for another model's optimizer, whose own pass reduces the
-        same sizes and nothing else. The checks before each collective at PyTorch's debug level
-        DETAIL.
-        Barriers right before or after a collective of their group that holds the ranks together
-        anyway, or of which each rank sends or receives a message before or after. An all_reduce of
-        the same bytes over a group whose members all took part in one right before, with nothing in
-        between. Broadcasts with which DDP makes its module's buffers alike before each forward
-        pass. All_reduces behind DDP's own, of as many bytes, or elements of any float types:
-        gradients that DDP has averaged, or parameters, which follow from these. Broadcasts of one
-        root that send in a step as many elements as its all_reduces summed, though every rank can
-        compute the same parameters of the same gradients; not where the root works longer than the
-        others between the two. Broadcasts of one root, of the same three sizes or more in every
-        step of a group that averages gradients, where the root gets nothing that the others do not,
-        nor works longer before. All_gathers of as many elements as FSDP reduce_scatters, three for
-        each such or more: parameters that no update has changed since the last. All_gathers of
-        other sizes in the same group that hold in a step as many elements as it reduce_scatters, or
-        half as many in the type of the reductions, which FSDP's units are not gathered in: whole
-        parameters or gradients, one by one; not beside an inference engine's kernels.
-        Objects that one rank sends (``broadcast_object_list``), as large in every step, unless it
-        is busy before for much longer than the others are behind. Objects that all exchange in
-        every step (``all_gather_object``, ``gather_object``), or one sends another in several
+        Sixteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        after every micro-batch, by DDP, FSDP, or the program itself right behind each backward
+        pass, though the last of the accumulation reduces the same sizes again. Gradients that a
+        pass reduces for another model's optimizer, whose own pass reduces the same sizes and
+        nothing else. The checks before each collective at PyTorch's debug level DETAIL. Barriers
+        right before or after a collective of their group that holds the ranks together anyway, or
+        of which each rank sends or receives a message before or after. An all_reduce of the same
+        bytes over a group whose members all took part in one right before, with nothing in between.
+        Broadcasts with which DDP makes its module's buffers alike before each forward pass.
+        All_reduces behind DDP's own, of as many bytes, or elements of any float types: gradients
+        that DDP has averaged, or parameters, which follow from these. Broadcasts of one root that
+        send in a step as many elements as its all_reduces summed, though every rank can compute the
+        same parameters of the same gradients; not where the root works longer than the others
+        between the two. Broadcasts of one root, of the same three sizes or more in every step of a
+        group that averages gradients, where the root gets nothing that the others do not, nor works
+        longer before. All_gathers of as many elements as FSDP reduce_scatters, three for each such
+        or more: parameters that no update has changed since the last. All_gathers of other sizes in
+        the same group that hold in a step as many elements as it reduce_scatters, or half as many
+        in the type of the reductions, which FSDP's units are not gathered in: whole parameters or
+        gradients, one by one; not beside an inference engine's kernels. Objects that one rank sends
+        (``broadcast_object_list``), as large in every step, unless it is busy before for much
+        longer than the others are behind. Objects that all exchange in every step
+        (``all_gather_object``, ``gather_object``), or one sends another in several
         (``send_object_list``), or ten times in a run without steps, for what pickles them.
         All_gathers of 10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount)
         works on as they are: logits, of which ranks can compute that of what each has.
@@ -121,9 +122,11 @@ class Redundant(Rule, frozen=True):
             every = sequences(run, barriers=True, unsized=True)
             reduces = placed(run, every)
         repeated, barriers = _repeated(run, rows, every, reduces), needless_barriers(every)
+        by_hand = rows.take(slice(0)) if len(repeated) else _repeated_by_hand(run, rows)
         same = same_objects(rows)
         for say, found in (
             (_needless.accumulated, repeated),
+            (_needless.accumulated_by_hand, by_hand),
             (_needless.of_another, rows.take(of_another_pass(rows, of_passes))),
             (_needless.barrier, barriers),
             (_needless.at_messages, barriers_at_messages(run, every, barriers)),
@@ -215,6 +218,10 @@ def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
     if marked.row.size:
         return repeated_in_accumulation(every, marked)
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))
+
+
+def _repeated_by_hand(run: Measures, rows: Rows) -> Rows:
+    return repeated_in_accumulation(rows, placed_by_hand(run, rows))
 
 
 def _regathered(rows: Rows, repeated: Rows) -> Rows:

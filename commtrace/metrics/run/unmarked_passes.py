@@ -12,6 +12,7 @@ from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.gradients import REDUCTIONS, Placed
 from commtrace.metrics.run.group_dimensions import dimensions_of
+from commtrace.metrics.run.reduced_by_hand import is_message
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -28,7 +29,8 @@ def placed_by_threads(run: Measures, rows: Rows) -> Placed:
     """The reductions among ``sequences`` that backward passes call for, of ranks with optimizers.
 
     PyTorch runs backward on a thread of its own, while the program's waits. What that launches
-    between two of them is a forward pass, if it is any kernel. A group that all_reduces as many
+    between two of them is a forward pass, if it is any kernel, or the message with which a stage of
+    a pipeline begins the next micro-batch's backward. A group that all_reduces as many
     bytes from the program's own thread is none of gradients (tensor parallelism), nor is one that
     never moves much (batch norm's). Reduce_scatters count where FSDP runs, which may keep
     whole gradients: others that shard these do not. None where the first rank repeats nothing.
@@ -77,7 +79,8 @@ def _placed(run: Measures, rows: Rows, mine: Int64, rank: int) -> Placed:
     updated = np.sort(steps.ints("start_ns")[label.where(is_update)])
     mine = mine if updated.size else mine[:0]
     own = np.isin(kernels.ints("thread"), steps.ints("thread")[~label.known])
-    launched = np.sort(kernels.ints("launch_ns")[own & kernels.coded("kind").being("compute")])
+    begins = kernels.coded("kind").being("compute") | kernels.coded("name").where(is_message)
+    launched = np.sort(kernels.ints("launch_ns")[own & begins])
     moment = rows.ints("order")[mine]
     return Placed(
         mine,

@@ -1,0 +1,121 @@
+"""Where programs reduce gradients themselves, behind backward passes that no module marks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, sums
+from commtrace.comms import is_update
+from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.run.gradients import REDUCTIONS, Placed
+from commtrace.metrics.run.group_dimensions import dimensions_of
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+    from commtrace.table import Rows
+
+__all__ = ["is_message", "placed_by_hand"]
+
+_AUTOGRAD = "autograd::engine::evaluate_function"
+_SOME_BYTES = 1_000_000  # in a step: no gradients of a model are less
+_A_LITTLE = 3  # operators, or kernels: a mean's division, a copy back
+_OTHERS = frozenset(("tp", "ep", "pp", "cp")).__contains__
+
+
+def is_message(name: str) -> bool:
+    """Whether a kernel, or an operator, sends a message or receives one.
+
+    >>> is_message("ncclDevKernel_SendRecv(ncclDevKernelArgs)"), is_message("c10d::recv_")
+    (True, True)
+    """
+    return name.startswith(("c10d::send", "c10d::recv")) or (
+        name.startswith("nccl") and "SendRecv" in name
+    )
+
+
+class _Work(NamedTuple):
+    """When a rank's work was launched, and done if that is known; messages are none, but part it.
+
+    In the order of ``start_ns``.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    backward: Bool
+    message: Bool
+
+    def of(self, which: Bool | Int64) -> _Work:
+        """Some of it."""
+        times = self.start_ns[which], self.end_ns[which]
+        return _Work(*times, self.backward[which], self.message[which])
+
+
+def placed_by_hand(run: Measures, rows: Rows) -> Placed:
+    """The reductions among ``sequences`` that programs call right behind a backward pass.
+
+    On a GPU PyTorch runs backward on a thread of its own, on a CPU its operators are named. Passes
+    are parted by what is computed forward, and by messages, with which a stage of a pipeline begins
+    the next micro-batch's. Not in groups that also reduce elsewhere (tensor parallelism), or little
+    (a metric); of ranks whose optimizers say when they step, one at a time: several in a row are of
+    models with a pass each.
+    """
+    reduces = rows.coded("op").where(REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
+    reduces &= ~dimensions_of(run, rows.coded("communicator")).where(_OTHERS)
+    ranks = distinct(rows.ints("rank")[reduces]).tolist()
+    parts: list[tuple[Any, ...]] = [
+        _of_rank(run, rows, np.flatnonzero(reduces & (rows.ints("rank") == rank)), rank)
+        for rank in ranks
+    ]
+    if not parts:
+        return Placed(*np.empty((4, 0), dtype=np.int64))
+    *its, behind = (np.concatenate(column) for column in zip(*parts, strict=True))
+    found = Placed(*its)
+    group, step = codes(rows.coded("communicator"))[found.row], rows.ints("step")[found.row]
+    size, cell = (
+        rows.ints("size_bytes")[found.row],
+        codes(group, rows.ints("rank")[found.row], step),
+    )
+    much = sums(cell, size.clip(min=0), int(cell.max(initial=-1)) + 1)[cell] >= _SOME_BYTES
+    return found.of(much & ~np.isin(group, group[~behind]))
+
+
+def _of_rank(run: Measures, rows: Rows, mine: Int64, rank: int) -> tuple[Int64 | Bool, ...]:
+    """A rank's reductions as in ``Placed``, and which are behind a backward pass.
+
+    As is one that is behind such a one, with no more than a little arithmetic in between.
+    """
+    mine = mine[np.argsort(rows.ints("order")[mine], kind="stable")]
+    steps, work = rows_of_rank(run, "steps", rank), _work(run, rank)
+    updated = np.sort(steps.ints("start_ns")[steps.coded("label").where(is_update)])
+    so_far = np.searchsorted(updated, rows.ints("order")[mine])
+    in_a_row = (np.diff(np.append(so_far, updated.size)) > 1).any()
+    mine = mine[:0] if in_a_row or not updated.size or not work.start_ns.size else mine
+    moment, none = rows.ints("order")[mine], np.full(mine.size, -1)
+    before = np.append(False, work.backward[:-1])
+    passes = np.searchsorted(work.start_ns[work.backward & ~before], moment, side="right") - 1
+    computes = work.of(~work.message)
+    last = np.searchsorted(computes.start_ns, moment) - 1
+    behind = (last >= 0) & computes.backward[last] & (moment >= computes.end_ns[last])
+    begins = (np.diff(last, prepend=-1) > _A_LITTLE) | (np.diff(passes, prepend=-1) != 0)
+    behind = behind[np.maximum.accumulate(np.where(begins, np.arange(mine.size), 0))] | behind
+    return mine, passes, none, np.searchsorted(updated, moment), behind
+
+
+def _work(run: Measures, rank: int) -> _Work:
+    """A rank's kernels, where they ran on a GPU; else its operators."""
+    kernels = rows_of_rank(run, "kernels", rank)
+    if len(kernels):
+        steps = rows_of_rank(run, "steps", rank)
+        name, start = kernels.coded("name"), kernels.ints("launch_ns")
+        own = np.isin(kernels.ints("thread"), steps.ints("thread")[~steps.coded("label").known])
+        backward, end = ~own & (kernels.ints("thread") != NULL), start
+    else:
+        kernels = rows_of_rank(run, "ops", rank)
+        name, (start, end) = kernels.coded("name"), kernels.when()
+        backward = name.where(lambda its: its.startswith(_AUTOGRAD))
+    message = name.where(is_message)
+    mine = np.flatnonzero((kernels.coded("kind").being("compute") | message) & (start != NULL))
+    mine = mine[np.argsort(start[mine], kind="stable")]
+    return _Work(start, end, backward & ~message, message).of(mine)
