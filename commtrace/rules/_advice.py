@@ -110,14 +110,19 @@ def advice(culprit: Culprit, run: Measures) -> str:
     return f"{who}: {do}; {there}" if there else f"{who}: {do}"
 
 
+def _left_out(culprit: Culprit, run: Measures) -> str:
+    """What a stage saves that does as the others, no more than what it runs more takes."""
+    each_ns = np.asarray(culprit.instead_ns, dtype=np.float64)
+    if isinstance(culprit.more, OwnOperators):
+        each_ns = each_ns.clip(max=culprit.more.time_ns)
+    return f"{ms(each_ns.mean())} per step" if has_steps(run) else f"{ms(each_ns.sum())} in all"
+
+
 def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.graded:
         return _GRADED
     if culprit.instead_ns is not None and culprit.more is not None:
-        saves = f"{ms(float(culprit.instead_ns.mean()))} per step"
-        if not has_steps(run):
-            saves = f"{ms(int(culprit.instead_ns.sum()))} in all"
-        return f"{_of_stage(culprit.more, culprit, run)}; {_SUPPOSED} {saves}"
+        return f"{_of_stage(culprit.more, culprit, run)}; {_SUPPOSED} {_left_out(culprit, run)}"
     if isinstance(culprit.more, OwnOperators):
         return _of_own(culprit.more, in_the_mean(culprit, run), several=len(culprit.ranks) > 1)
     if isinstance(culprit.more, Inputs):
