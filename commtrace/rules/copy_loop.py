@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, among, codes, most
+from commtrace.arrays import NULL, Bool, Float64, Int64, among, codes, distinct, most
 from commtrace.causal.edits.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
@@ -198,6 +198,7 @@ _OBJECTS = (
     "bytes, copied to the GPU and back, for which the host waits: send tensors, or objects over a "
     "gloo group, or seldom"
 )
+_LOOP = 3  # copies in a step: fewer are values read each for itself
 _MOSTLY = 0.5  # of the copies
 _VLLM_STEP = "gpu_model_runner: preprocess"
 
@@ -249,14 +250,21 @@ def _answered(line: Timeline, copies: Bool, run: Measures) -> Bool:
 
 
 def _needed(line: Timeline, copies: Bool, run: Measures) -> Bool:
-    """One copy of all; where no optimizer steps, of each step the last to and from the host.
+    """One copy of all; of several of a size in a step the last, which fetches what all brought.
 
-    A step of inference has to be told its input and to tell its result.
+    Where no optimizer steps, of each step the last to and from the host: a step of inference has to
+    be told its input and to tell its result.
     """
     if (steps := _steps_without_update(line, run)) is not None:
         return _last_of_each(line, copies, steps)
     needed = np.zeros_like(copies)
     needed[np.flatnonzero(copies)[-1:]] = True
+    begins = np.sort(_profiler_steps(line, run))
+    step = np.searchsorted(begins, line.launch_ns, side="right")
+    for size in distinct(line.size_bytes[copies]).tolist():
+        alike = copies & (line.size_bytes == size)
+        if np.count_nonzero(alike) >= _LOOP * distinct(step[alike]).size:
+            needed |= _last_of_each(line, alike, begins)
     return needed
 
 
@@ -271,6 +279,12 @@ def _steps_without_update(line: Timeline, run: Measures) -> Int64 | None:
     begins = np.sort(steps.ints("start_ns")[marked if marked.any() else ~label.known])
     updates = any(map(is_update, label.occurring()))
     return None if updates or not begins.size else begins
+
+
+def _profiler_steps(line: Timeline, run: Measures) -> Int64:
+    """When a rank's steps begin."""
+    steps = rows_of_rank(run, "steps", line.rank)
+    return steps.ints("start_ns")[~steps.coded("label").known]
 
 
 def _last_of_each(line: Timeline, copies: Bool, begins: Int64) -> Bool:

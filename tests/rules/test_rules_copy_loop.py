@@ -385,3 +385,22 @@ def test_copies_beside_collectives_of_objects_are_theirs(dtype: str) -> None:
         run.collective(rank, "all_gather", begin + 210, 100, **its)
     (finding,) = found(run.trace(), "copy-loop")
     assert ("send tensors" in finding.advice) == (dtype == "uint8")
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_loops_last_copy_fetches_what_all_brought(steps: bool) -> None:
+    """20 of 38 µs in each of six steps: 19 are too many; without steps all but one of all."""
+    run = Tiny()
+    for step in range(6):
+        begin = 2_000 * step
+        if steps:
+            run.step(0, step, begin, 2_000)
+            run.step(0, step, begin + 1_500, 10, label="Optimizer.step#SGD.step")
+        for number in range(20):
+            start = begin + 40 * number
+            run.copy(0, start + 38, 2, **TO_HOST, size=4, launch_ns=at(start))
+        run.kernel(0, begin + 800, 1_200, launch_ns=at(begin + 790))
+    (finding,) = found(run.trace(), "copy-loop")
+    too_many = 6 * 19 if steps else 6 * 20 - 1
+    idle_ns = 38e3 * 19 / 20  # in the mean: none before the first of a step, behind a kernel
+    assert finding.cost_ns == pytest.approx(too_many * idle_ns, rel=0.01)
