@@ -13,17 +13,20 @@ from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import Evidence, Finding, too_few
 from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typical_ns
-from commtrace.metrics.run.group_dimensions import spoken
+from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median, quantile, quantiles
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
-from commtrace.units import ms, size
+from commtrace.units import clean, ms, size
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+
+
+_MORE_COMPUTE = 0.2  # of the operations' time beside compute: that may slow them
 
 
 class _Served(Struct, frozen=True, eq=False):
@@ -36,6 +39,24 @@ class _Served(Struct, frozen=True, eq=False):
     def take(self, which: slice | Int64 | Bool) -> _Served:
         """Some of them."""
         return _Served(self.operations.take(which), self.relative[which], self.hidden[which])
+
+
+class _Degraded(Struct, frozen=True, eq=False):
+    """What changed in one group: so many operations ``before``, and those ``after``.
+
+    The change is between ``last_ns``, the end of the last before, and ``since_ns``; the group's
+    first operation was at ``first_ns``.
+    """
+
+    before: int
+    after: Rows
+    slower_ns: Int64
+    ratio: float
+    chance: float
+    more_compute: float
+    first_ns: int
+    last_ns: int
+    since_ns: int
 
 
 class DegradedLink(Rule, frozen=True):
@@ -63,7 +84,7 @@ class DegradedLink(Rule, frozen=True):
     """
 
     of_single_events: ClassVar[bool] = True
-    explains: ClassVar[tuple[str, ...]] = ("below-link-speed", "exposed-communication")
+    explains: ClassVar[tuple[str, ...]] = ("below-link-speed", "exposed-communication", "slow-link")
 
     min_count: int = 20
     min_bytes: int = 100_000
@@ -72,7 +93,7 @@ class DegradedLink(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per group."""
+        """One finding per group, or per dimension whose groups change at once."""
         several_ranks(run)
         known = served(run)
         known = known.take(
@@ -87,47 +108,66 @@ class DegradedLink(Rule, frozen=True):
         if had < max(self.min_count, 2):
             which = f"of {size(self.min_bytes)} or more, of one group and recorded on every rank"
             raise too_few(had, "operation", self.min_count, which)
-        for some in groups:
-            if some.size >= max(self.min_count, 2):
-                yield from self._in_group(every.take(some), run)
+        many = (every.take(some) for some in groups if some.size >= max(self.min_count, 2))
+        for at_once in _at_once(run, [*filter(None, map(self._change, many))]):
+            yield from self._of(run, at_once)
 
-    def _in_group(self, some: _Served, run: Measures) -> Iterator[Finding]:
+    def _change(self, some: _Served) -> _Degraded | None:
+        """What changed in a group, if that is beyond noise and clear."""
         at, chance = _change(some.relative, max(self.min_count // 4, 1))
         if chance > self.max_chance:
-            return
+            return None
         transfer, base = some.operations.ints("transfer_ns"), _typical_before(some.operations, at)
         known = at + np.flatnonzero(~np.isnan(base[at:]))
         if not known.size:
-            return
+            return None
         before, after, slow = some.take(slice(at)), some.take(known), transfer[known] / base[known]
         ratio = median(slow)
         separate = quantile(slow, 0.1) > quantile(transfer[:at] / base[:at], 0.9)
-        if not (separate and ratio >= self.min_ratio):
-            return
-        its, slower = after.operations, (transfer[known] - base[known]).clip(min=0)
-        gain = of_transfers(run, its, slower, felt_ns(its, slower, run), self.min_step_share)
         more_compute = float(median(after.hidden) - median(before.hidden))
-        if more_compute > 0.2 or not worth_reporting(gain.cost_ns, run, self.min_step_share):
+        if not (separate and ratio >= self.min_ratio) or more_compute > _MORE_COMPUTE:
+            return None
+        return _Degraded(
+            at,
+            after.operations,
+            (transfer[known] - base[known]).clip(min=0),
+            ratio,
+            chance,
+            more_compute,
+            first_ns=int(some.operations.ints("first_arrival_ns")[0]),
+            last_ns=int(before.operations.ints("last_end_ns").max()),
+            since_ns=int(after.operations.ints("first_arrival_ns")[0]),
+        )
+
+    def _of(self, run: Measures, changes: list[_Degraded]) -> Iterator[Finding]:
+        """One finding of what changed in some groups at once, if it saves enough."""
+        its, *_ = changes
+        after = its.after.table.rows(*(one.after.columns for one in changes))
+        slower = np.concatenate([one.slower_ns for one in changes])
+        gain = of_transfers(run, after, slower, felt_ns(after, slower, run), self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
-        since, first = its.ints("first_arrival_ns")[0], some.operations.ints("first_arrival_ns")[0]
+        since, first = (min(getattr(one, n) for one in changes) for n in ("since_ns", "first_ns"))
+        ratio, before = median([one.ratio for one in changes]), sum(one.before for one in changes)
+        chance = max(one.chance for one in changes)
         yield self.finding(
-            ([since], its.ints("last_end_ns")),
+            ([since], after.ints("last_end_ns")),
             summary=(
-                f"from {ms(int(since - first))} into the run on, "
-                f"operations of {spoken(run, str(its.coded('communicator').at(0)))} take "
-                f"{ratio:.2f} times as long as before ({at} before, {len(its)} after)"
+                f"from {ms(since - first)} into the run on, operations of "
+                f"{_whose(run, changes)} take {ratio:.2f} times as long as before "
+                f"({before} before, {len(after)} after)"
             ),
-            streams=streams(its, run),
+            streams=streams(after, run),
             saving=gain,
             evidence=(
                 Evidence("transfers after against before", ratio, "x", self.min_ratio),
                 Evidence("chance of that by noise", chance, "probability", self.max_chance),
-                Evidence("operations slowed", len(its), "operations"),
+                Evidence("operations slowed", len(after), "operations"),
             ),
             ruled_out=(
                 "sizes: each operation is compared with its own kind and size",
                 "late ranks: waiting is not counted",
-                f"contention: compute covers {100 * more_compute:+.0f} points more than before",
+                f"contention: compute covers {100 * its.more_compute:+.0f} points more than before",
             ),
             advice="look at this time for NIC and NVLink errors, retransmits and throttling; "
             "compare without the suspected host",
@@ -143,6 +183,31 @@ class DegradedLink(Rule, frozen=True):
     def good() -> Measures:
         """30 of 16 MB in 400 µs, then 30 of 32 MB in 800."""
         return _all_reduces([400] * 30 + [800] * 30, [16_000_000] * 30 + [32_000_000] * 30)
+
+
+def _at_once(run: Measures, changes: list[_Degraded]) -> list[list[_Degraded]]:
+    """Those of one dimension's groups that may be of one moment, together."""
+    found: list[list[_Degraded]] = []
+    for one in sorted(changes, key=lambda one: (str(_dimension(run, one)), one.since_ns)):
+        together = [*(found[-1] if found else []), one]
+        dimensions = {_dimension(run, other) for other in together}
+        last_ns, since_ns = max(o.last_ns for o in together), min(o.since_ns for o in together)
+        if len(together) > 1 == len(dimensions) and None not in dimensions and last_ns <= since_ns:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+def _dimension(run: Measures, of: _Degraded) -> str | None:
+    return dimensions_of(run, of.after.coded("communicator").take(slice(1))).at(0)
+
+
+def _whose(run: Measures, changes: list[_Degraded]) -> str:
+    """Of which groups, in words."""
+    if len(changes) > 1:
+        return f"{len(changes)} groups of {clean(_dimension(run, changes[0]), 24)}"
+    return spoken(run, str(changes[0].after.coded("communicator").at(0)))
 
 
 def _typical_before(some: Rows, at: int) -> Float64:

@@ -642,6 +642,23 @@ class TestDegradedLink:
             run.kernel(rank, 30 * 1400, 60_000)
         assert not found(run.trace(), "degraded-link")
 
+    @pytest.mark.parametrize(("later", "findings"), [(0, 1), (8, 2)])
+    def test_groups_of_one_dimension_that_change_at_once_are_one_finding(
+        self, later: int, findings: int
+    ) -> None:
+        """Else each alone would save nothing: the other is as slow."""
+        run = Tiny(4)
+        run.groups |= {"dp0": (0, 2), "dp1": (1, 3)}
+        for i, rank in product(range(60), range(4)):
+            slow = i >= 30 + later * (rank % 2)
+            of = {"size": 16 * MB, "group": f"dp{rank % 2}"}
+            run.collective(rank, "all_reduce", 1_400 * i, 800 if slow else 400, **of)
+        its = found(run.trace(), "degraded-link")
+        assert len(its) == findings
+        if findings == 1:
+            assert "operations of 2 groups of dp take 2.00 times" in its[0].summary
+            assert "(60 before, 60 after)" in its[0].summary
+
     def test_getting_faster_is_no_fault(self) -> None:
         assert not found(all_reduces([800.0] * 30 + [400.0] * 30).trace(), "degraded-link")
 
