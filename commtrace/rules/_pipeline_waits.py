@@ -12,9 +12,14 @@ from commtrace.causal.blame.awaited import Waits, works_by_turns
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.run_clock import intervals_on_run
+from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import quantile
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -23,11 +28,16 @@ if TYPE_CHECKING:
 __all__ = [
     "calls_of",
     "drains_of",
+    "fixed_ns",
     "for_culprits_ns",
     "idle_ns",
     "may_be_a_bubble",
     "step_messages",
 ]
+
+
+_SHORTEST = 0.05  # of the kernels
+_FIXED_NS = 3_000.0
 
 
 class LastMessages(Struct, frozen=True, eq=False):
@@ -125,3 +135,29 @@ def _between_messages(run: Measures, waits: Waits, chain: list[int], sent_ns: In
     between = its.launch_ns < sent_ns[calls.in_step[mine]]
     waited_ns = its.last_ns - its.start_ns
     return bool(2 * waited_ns[between].sum() > waited_ns.sum())
+
+
+def fixed_ns(run: Measures, ranks: list[int]) -> float:
+    """What a stage's work takes however small its micro-batches are, in the mean of these ranks.
+
+    Each kernel, or operator of a CPU, as long as the shortest twentieth of them, 3 µs at most; each
+    sum of tensor parallelism NCCL's latency.
+    """
+    return float(np.mean([_of_kernels(run, rank) + _of_layers(run, rank) for rank in ranks]))
+
+
+def _of_kernels(run: Measures, rank: int) -> float:
+    kernels, ops = (rows_of_rank(run, table, rank) for table in ("kernels", "ops"))
+    its = kernels if len(kernels) else ops
+    each = its.ints("duration_ns")[its.coded("kind").being("compute")]
+    return each.size * min(quantile(each, _SHORTEST), _FIXED_NS) if each.size else 0.0
+
+
+def _of_layers(run: Measures, rank: int) -> float:
+    calls = rows_of_rank(run, "collectives", rank)
+    mine = np.isin(run.rows("collectives").ints("rank"), rank)
+    groups = matched(run).matches.coded("communicator").take(mine)
+    sums = dimensions_of(run, groups).being("tp") & ~calls.coded("device").being("cpu")
+    calls = calls.take(sums & calls.coded("op").known & (calls.ints("group_size") > 1))
+    op, ranks = calls.coded("op"), calls.ints("group_size").tolist()
+    return sum(nccl_latency_ns(str(op.at(row)), n) for row, n in enumerate(ranks))

@@ -19,6 +19,7 @@ from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporti
 from commtrace.rules._pipeline_waits import (
     calls_of,
     drains_of,
+    fixed_ns,
     for_culprits_ns,
     idle_ns,
     step_messages,
@@ -65,10 +66,12 @@ class PipelineBubble(Rule, frozen=True):
         More micro-batches per step, or a schedule that interleaves several parts of the model per
         stage. Where the waits are far longer than that, balance the stages, and make micro-batches
         alike. The potential saving is that of four times as many: a stage waits for p-1
-        micro-batches, each then a quarter as long, no more than equal stages wait. The latency of
-        the added messages, taken from the shortest, is subtracted; that kernels are less efficient
-        on small micro-batches is not. Of unlike micro-batches it is what equal ones would not wait;
-        of stages that take turns, what equal stages save that work at once, 1 - (m+p-1)/(mp).
+        micro-batches, each then a quarter as long, no more than equal stages wait. What the added
+        ones take however small they are is subtracted: the latency of messages, taken from the
+        shortest, and of tensor parallelism's sums, and a few µs for each kernel or operator; that
+        kernels are less efficient on small micro-batches is not. Of unlike micro-batches it is what
+        equal ones would not wait; of stages that take turns, what equal stages save that work at
+        once, 1 - (m+p-1)/(mp).
 
     Blind spots
         Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
@@ -102,7 +105,7 @@ class PipelineBubble(Rule, frozen=True):
             largest = _unlike(mine)
             equal = _if_alike_ns(mine, len(chain), waiting - filling) if largest else 0
             in_turn = _if_at_once_ns(run, mine, len(chain), waiting)
-            gain = max(_gain_ns(mine.rows, filling), equal, in_turn)
+            gain = max(_gain_ns(run, mine.rows, filling, chain), equal, in_turn)
             matters = worth_reporting(times * gain, run, self.min_step_share)
             if mine.is_pipeline and matters:
                 unlike = largest if gain == equal else None
@@ -158,7 +161,7 @@ class PipelineBubble(Rule, frozen=True):
             ),
             ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
             advice=_advice(most, stages, batches, uneven=uneven, run=run),
-            confidence="low" if batches is None else "medium" if uneven else "high",
+            confidence="low" if batches is None else "medium",
         )
 
     @staticmethod
@@ -222,7 +225,7 @@ def _advice(
     )
     added = (1 - 1 / _TIMES_MORE) * most.filling_ns - most.gain_ns
     if added > _MUCH * most.filling_ns:
-        advice += f", but {ms(added)} go to their messages"
+        advice += f", but {ms(added)} go to what takes as long for small ones"
     advice += _INTERLEAVED
     if not uneven:
         return advice
@@ -274,17 +277,17 @@ def _times(run: Measures) -> float:
     return its.times if its else 1.0
 
 
-def _gain_ns(rows: Rows, waiting: float) -> int:
-    """What so many more micro-batches gain, less what their messages take.
+def _gain_ns(run: Measures, rows: Rows, waiting: float, chain: list[int]) -> int:
+    """What so many more micro-batches gain, less what they take however small they are.
 
-    Each is then as much smaller: what it takes anew is a latency, on GPUs NCCL's at most.
+    A message takes a latency, on GPUs NCCL's at most.
     """
     took = rows.ints("end_ns") - rows.ints("arrival_ns") - rows.ints("wait_ns")
     latency = max(float(took.min()), 0.0)
     if not rows.coded("device").being("cpu").any():
         latency = min(latency, nccl_latency_ns("send", 2, nodes=2, protocol="Simple"))
     messages = len(rows) / distinct(rows.ints("rank")).size
-    added = (_TIMES_MORE - 1) * messages * latency
+    added = (_TIMES_MORE - 1) * (messages * latency + fixed_ns(run, chain))
     return max(round(waiting * (1 - 1 / _TIMES_MORE) - added), 0)
 
 

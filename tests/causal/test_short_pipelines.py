@@ -62,7 +62,7 @@ def two_stages(micro_batches: int) -> Measures:
 
 def test_stages_that_work_in_turn_lack_micro_batches_first() -> None:
     first, *rest = diagnose(two_stages(1)).findings
-    assert (first.rule, first.confidence) == ("pipeline-bubble", "high")
+    assert (first.rule, first.confidence) == ("pipeline-bubble", "medium")
     assert not [one for one in rest if one.ranks == (1,) and one.confidence == "high"]
 
 

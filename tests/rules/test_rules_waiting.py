@@ -296,7 +296,7 @@ def test_a_late_stage_is_a_symptom_of_the_bubble() -> None:
 def test_more_micro_batches_leave_a_quarter_of_the_bubble_and_add_messages() -> None:
     (bubble,) = found(RULES["pipeline-bubble"].bad(), "pipeline-bubble")
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
-    added = 3 * 12 * 10_000
+    added = 3 * 12 * (10_000 + 3_000)  # a message, and a kernel, however small
     assert bubble.cost_ns == pytest.approx(0.75 * waiting - added)
 
 
@@ -356,17 +356,18 @@ def test_a_bubble_that_more_micro_batches_hardly_shorten_is_none(
 
 
 def test_what_a_short_stage_waits_for_a_long_one_more_micro_batches_do_not_shorten() -> None:
-    """It waits half of the time; a ninth fills, of which a quarter is left, and messages."""
+    """It waits half of the time; a ninth fills, of which a quarter is left, and what is added."""
     (bubble,) = bubbles_of(filling(8, second_us=485), min_step_share=0.01)
     assert bubble.evidence[0].value > 2 * 4 * 1e6
-    assert bubble.cost_ns == pytest.approx(4 * (0.75 * 1e6 - 3 * 8 * 10_000), rel=0.01)
+    assert bubble.cost_ns == pytest.approx(4 * (0.75 * 1e6 - 3 * 8 * 13_000), rel=0.01)
 
 
 def test_what_added_messages_take_is_told() -> None:
     (bubble,) = bubbles_of(filling(8), min_step_share=0.01)
     assert bubble.advice.endswith(
-        "idle only 3 % of the time, but 0.96 ms go to their messages; on smaller ones kernels may "
-        "be less efficient, which interleaving (several model chunks per stage) avoids"
+        "idle only 3 % of the time, but 1.25 ms go to what takes as long for small ones; on "
+        "smaller ones kernels may be less efficient, which interleaving (several model chunks per "
+        "stage) avoids"
     )
 
 
@@ -420,7 +421,7 @@ def test_a_recv_that_waits_beside_compute_is_no_bubble() -> None:
             run.collective(0, "send", ready - 10, 10, size=1 << 20, peer=1)
             run.collective(1, "recv", ready - 1000, 1000, size=1 << 20, peer=0)
             run.kernel(1, ready, 990, launch_ns=BASE_NS + 1000 * (ready - 995))  # waits for it
-    (bubble,) = bubbles_of(run.trace(), min_step_share=0.01)
+    (bubble,) = bubbles_of(run.trace(), min_step_share=0.005)
     waiting = {one.name: one.value for one in bubble.evidence}["mean waiting of a stage"]
     assert waiting == pytest.approx(6 * 990e3 / 2)
 
