@@ -16,7 +16,7 @@ from commtrace.causal.edits.run_edits import as_measured, saved_by
 from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.savings import of_unrecorded
+from commtrace.causal.savings import mended_lags, of_unrecorded
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
@@ -145,7 +145,11 @@ class Redundant(Rule, frozen=True):
             (_needless.logits, rows.take(gathered_logits(run, rows))),
         ):
             edit = _EDITS.get(say, not_issued)
-            cost = _cost_ns(run, found, edit) if len(found) else 0
+            cost = _cost_ns(run, found, edit, as_measured(run)) if len(found) else 0
+            if edit is not_waited_in and worth_reporting(cost, run, self.min_step_share):
+                # Who is late for a barrier is late for what comes next without it.
+                late = mended_lags(run, self.min_step_share)
+                cost = min(cost, _cost_ns(run, found, edit, late))
             if worth_reporting(cost, run, self.min_step_share):
                 its = self._finding(run, say(found), found, _operations(found).size, cost)
                 yield replace(its, spares_memory=say is _needless.regathered)
@@ -243,10 +247,12 @@ def _operations(rows: Rows) -> Int64:
     return distinct(rows.ints("operation"))
 
 
-def _cost_ns(run: Measures, rows: Rows, edit: Callable[[Measures, Bool, Lags], Lags]) -> int:
-    """What is saved without these operations, replayed."""
+def _cost_ns(
+    run: Measures, rows: Rows, edit: Callable[[Measures, Bool, Lags], Lags], lag_ns: Lags
+) -> int:
+    """What is saved without these operations, replayed with these lags."""
     need_replay(run)
-    its, lag = run_graph(run), at_own_pace(run, as_measured(run))
+    its, lag = run_graph(run), at_own_pace(run, lag_ns)
     needless = np.isin(its.calls.operation, _operations(rows))
     change = changes(lag, edit(run, needless, lag))
     return max(int(saved_by(run, lag, [change]).sum()), 0)

@@ -566,6 +566,36 @@ def test_a_barrier_beside_what_waits_for_all_anyway(beside: str | None, fires: b
     assert bool(found(barriers(beside, size=None), "redundant")) == fires  # a trace without shapes
 
 
+@pytest.mark.parametrize(("late_us", "fires"), [(0, True), (6_000, False)])
+def test_what_a_late_rank_makes_others_wait_in_a_barrier_is_its_own(
+    late_us: int, fires: bool
+) -> None:
+    """Without it the others would wait for it in what comes next.
+
+    Rank 0 works for 2 ms and rank 1 for 4 before the barrier, and the other way round behind it:
+    2 ms are saved if nobody waits there. Or rank 0 is ``late``, too, and all the rest is even.
+    """
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step, rank in product(range(6), range(2)):
+        at = 20_000.0 * step
+        run.step(rank, step, at, 20_000)
+        first, then = (2_000, 4_000) if rank == 0 else (4_000, 2_000)
+        if late_us:
+            first, then = (4_000 + late_us * (rank == 0), 2_000 + 1_000 * (rank == 1))
+        for works, op, ends in (
+            (first, "barrier", 4_100 + late_us),
+            (then, "all_reduce", 8_200 + late_us - 1_000 * (late_us > 0)),
+        ):
+            run.op(rank, at, works)
+            end = 20_000 * step + ends
+            size = None if op == "barrier" else 1 << 20
+            run.collective(rank, op, at + works + 5, end - at - works - 5, size=size, **call)
+            run.gap(rank, at + works + 5, end - at - works - 5)
+            at = end
+    assert bool(found(run.trace(), "redundant")) == fires
+
+
 def in_step() -> Measures:
     """Rank 0 works 2 ms and sends, and rank 1 3 ms on what it got, twice, each between barriers."""
     run = Tiny(2, backend="gloo")
