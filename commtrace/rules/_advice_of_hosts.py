@@ -10,6 +10,7 @@ from commtrace.arrays import distinct
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import processor
+from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.looks import Longer, longer_at
 from commtrace.intervals import union
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -50,10 +51,14 @@ _MUCH = 0.25  # of the saving
 
 
 def where(culprit: Culprit, run: Measures) -> str:
-    """At which line of the program they are longer than the others, if that is much of it."""
-    on_host = culprit.cause not in ("compute", "copy", None)
-    on_host = on_host or bool(run_graph(run).calls.on_cpu[culprit.call])
-    there = _mostly_at(culprit, run) if on_host else None
+    """At which line of the program they are longer than the others, if that is much of it.
+
+    Not of what a label or the sizes of inputs tell better.
+    """
+    on_cpu = bool(run_graph(run).calls.on_cpu[culprit.call])
+    told = culprit.cause in ("checkpoint", "garbage-collection") or isinstance(culprit.more, Inputs)
+    on_host = culprit.cause not in ("compute", "copy", None) or on_cpu
+    there = _mostly_at(culprit, run) if on_host and not told else None
     if there is None:
         return ""
     a_step = has_steps(run)
@@ -91,7 +96,8 @@ def of_host(culprit: Culprit, run: Measures) -> str:
     worked = took.more_ns * len(culprit.ranks) - parts["compute"]
     runs = there is not None and there.runs > _WORKED  # whatever the others' processes take
     if runs or worked > _WORKED * parts["host"]:
-        return _PICKLES if _sends_objects(culprit, run) else _IN_PYTHON
+        pickles = _sends_objects(culprit, run) and not _is_elsewhere(culprit, run, there)
+        return _PICKLES if pickles else _IN_PYTHON
     return _WAITING if worked < _WAITED * parts["host"] else ANYTHING
 
 
@@ -108,6 +114,14 @@ def _of_slow_host(culprit: Culprit, run: Measures) -> str | None:
         f"nearly all operators take the host longer than the others', {its.times:.2f} times in the "
         f"median ({clean(its.name, 40)}: {time}, not {usual}): {_SLOW_HOST}"
     )
+
+
+def _is_elsewhere(culprit: Culprit, run: Measures, there: Longer | None) -> bool:
+    """Whether it is longer at another line than those that call what the others await."""
+    calls = run_graph(run).calls
+    rows = calls.row[calls.place == calls.place[culprit.call]]
+    lines = run.rows("collectives").coded("called_at").take(rows).occurring()
+    return there is not None and bool(lines) and there.line not in lines
 
 
 def _sends_objects(culprit: Culprit, run: Measures) -> bool:

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _MOSTLY = 0.6  # of the time at a function, in which others may have its core
+_FEWER_OBJECTS = (
+    "make fewer Python objects in each step, as by sending none, and leave gc.collect() out of the "
+    f"steps; or {ADVICE['garbage-collection']}"
+)
 _LABELLED: dict[Cause, tuple[str, str]] = {
-    "garbage-collection": (
-        "collect garbage",
-        f"leave gc.collect() out of the steps, or {ADVICE['garbage-collection']}",
-    ),
+    "garbage-collection": ("collect garbage", _FEWER_OBJECTS),
     "checkpoint": ("save checkpoints", SAVE_BY_ALL),
 }
 """What all may do that has a label: in words, and what to do."""

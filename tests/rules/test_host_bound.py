@@ -22,11 +22,12 @@ def looping(
     lines: tuple[str, str] = (LINE, LINE),
     in_operators: bool = False,
     seen: int = STEPS,
+    sends: str | None = None,
 ) -> Measures:
     """Two ranks that loop for so long in each step, and compute for 60 ms.
 
     All looks of so many steps see a line of theirs while they loop; in operators, if they ran these
-    there.
+    there. Behind it rank 1 may send an object, at the line that ``sends``.
     """
     run = Tiny(2, backend="gloo")
     for step in range(STEPS):
@@ -38,6 +39,16 @@ def looping(
             for look in range(LOOK_US, loops + 1 if step < seen else 0, LOOK_US):
                 run.look(rank, start + look - 1, lines[rank], LOOK_US)
             run.look(rank, start + loops + 30_000, "train.py:30 in main", LOOK_US)
+            if sends:
+                it_comes, told = start + max(loops_us), {"thread": 1, "asynchronous": 0, "root": 1}
+                for begin, end, size, dtype in (
+                    (start + loops, it_comes + 200, 8, "int64"),
+                    (it_comes + 210, it_comes + 400, 4_000, "uint8"),
+                ):
+                    took, what = end - begin, {"size": size, "dtype": dtype, "called_at": sends}
+                    run.collective(rank, "broadcast", begin, took, **what, **told)
+                    run.gap(rank, begin, took)
+                loops = it_comes + 410 - start
             call = start + loops + 60_000
             run.op(rank, start + loops, 60_000)
             run.gap(rank, call, start + 99_900 - call)
@@ -102,6 +113,21 @@ def test_who_runs_python_there_computes_however_much_the_others_do_elsewhere() -
     assert "its process computed meanwhile, outside of torch" in found.advice
 
 
+@pytest.mark.parametrize(
+    ("sends", "advice"),
+    [(LINE, "pickles them: send tensors"), ("train.py:20 in main", "tokenising")],
+)
+def test_a_root_of_objects_pickles_only_where_it_sends_them(sends: str, advice: str) -> None:
+    run = looping((0, 24_000), sends=sends)
+    machines = {
+        rank: structs.replace(its, own_s=0.4 + 0.4 * rank, seconds=1.0)
+        for rank, its in run.machines.items()
+    }
+    (found, *_) = diagnose(replace(run, machines=machines), select=["late-root"]).findings
+    assert found.ranks == (1,)
+    assert advice in found.advice
+
+
 def test_what_one_loops_beyond_the_others_is_not_of_all() -> None:
     run = looping((12_000, 33_000))
     found = {one.rule: one for one in diagnose(run).findings}
@@ -145,7 +171,7 @@ def test_who_is_bound_to_the_cores_of_others_is_doubted() -> None:
 @pytest.mark.parametrize(
     ("label", "does", "advice"),
     [
-        ("commtrace::garbage-collection", "collect garbage", "leave gc.collect() out of the steps"),
+        ("commtrace::garbage-collection", "collect garbage", "make fewer Python objects"),
         ("commtrace::checkpoint", "save checkpoints", "save checkpoints asynchronously"),
     ],
 )
