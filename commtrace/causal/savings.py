@@ -76,6 +76,14 @@ class Saving(Struct, frozen=True):
         step = None if step is None else max(step - round(more_ns / max(steps, 1)), 0)
         return Saving(self.cost_ns + more_ns, on_top, step, self.why, self.of_steps)
 
+    def of_part(self, part: float, steps: int) -> Saving:
+        """So large a part of the same."""
+        cost, on_top, step = (round(part * self.cost_ns), self.on_top_ns, self.replayed_step_ns)
+        if step is not None:
+            step += round((self.cost_ns - cost) / max(steps, 1))
+        on_top = None if on_top is None else round(part * on_top)
+        return Saving(cost, on_top, step, self.why, self.of_steps)
+
     def at_most(self, cost_ns: int | None, run: Measures) -> Saving:
         """The same, where no more can be saved than that; None is no limit."""
         if cost_ns is None or self.why is not None or self.cost_ns <= cost_ns:

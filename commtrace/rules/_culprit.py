@@ -29,7 +29,7 @@ from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_
 from commtrace.quantiles import median
 from commtrace.rules._advice import advice, in_the_mean
 from commtrace.rules._pipeline_waits import may_be_a_bubble
-from commtrace.rules._uneven import bytes_cost_more, if_even_too
+from commtrace.rules._uneven import bytes_cost_more, if_even_too, part_if_even
 from commtrace.units import clean, counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ def _finding(
         summary=f"{whom} {_how(run, culprit, both)}{does} {place}{unsure}{compared}{besides}",
         ranks=culprit.ranks,
         streams=(),
-        saving=Saving(
-            max(culprit.saved_ns, 0), max(culprit.on_top_ns, 0), culprit.replayed_step_ns
-        ).and_also(even_ns, each.size),
+        saving=Saving(max(culprit.saved_ns, 0), max(culprit.on_top_ns, 0), culprit.replayed_step_ns)
+        .of_part(part_if_even(run, culprit), each.size)
+        .and_also(even_ns, each.size),
         place=place,
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=advice(culprit, run) + _unrecorded(run),
+        advice=advice(culprit, run) + _if_even(run, culprit) + _unrecorded(run),
         confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
         explains=_explains(run, rule, culprit, even_ns),
@@ -177,6 +177,11 @@ def _explains(run: Measures, rule: Rule, culprit: Culprit, even_ns: int) -> tupl
     if culprit.doubt:
         return tuple(its for its in rule.explains if its not in OF_HOST)
     return (*rule.explains, *OF_HOST)
+
+
+def _if_even(run: Measures, culprit: Culprit) -> str:
+    """That the others have more to do then, in words."""
+    return "; the saving is that of an even split" if part_if_even(run, culprit) < 1 else ""
 
 
 def _unrecorded(run: Measures) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.measures import measure
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
@@ -15,7 +16,7 @@ from commtrace.rules._advice import receives
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["bytes_cost_more", "if_even", "if_even_too"]
+__all__ = ["bytes_cost_more", "if_even", "if_even_too", "part_if_even"]
 
 
 def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
@@ -27,6 +28,20 @@ def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
 def if_even_too(run: Measures, culprit: Culprit, min_step_share: float) -> int:
     """What even all_to_alls save beyond the work of a culprit on what it receives more; else 0."""
     return _if_even(run, culprit.ranks, min_step_share) if receives(culprit, run) else 0
+
+
+def part_if_even(run: Measures, culprit: Culprit) -> float:
+    """What part of a culprit's saving is left if all receive as much: the others then work longer.
+
+    All of it where it does not receive more than the others.
+    """
+    times, several = receives(culprit, run), len(culprit.ranks)
+    row = int(run_graph(run).calls.row[culprit.call])
+    ranks = int(run.rows("collectives").ints("group_size")[row])
+    if not times or ranks <= several:
+        return 1.0
+    others = max((ranks - several * times) / (ranks - several), 0.0)
+    return (times - 1) / (times - others)
 
 
 def bytes_cost_more(run: Measures, culprit: Culprit, min_step_share: float) -> bool:

@@ -16,7 +16,7 @@ from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memo
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
-from commtrace.rules._uneven import bytes_cost_more, if_even
+from commtrace.rules._uneven import bytes_cost_more, if_even, part_if_even
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, multiple
 
@@ -91,8 +91,9 @@ class UnevenAllToAll(Rule, frozen=True):
         late = _late_with_it(run, busiest, self.min_step_share) if steady else None
         besides = ""
         if late is not None:
-            gain = gain.and_also(late.on_top_ns, late.steps_ns.size)
-            besides = f"; in the saving are {ms(late.on_top_ns)} in all that it works on them"
+            works_ns = round(part_if_even(run, late) * late.on_top_ns)
+            gain = gain.and_also(works_ns, late.steps_ns.size)
+            besides = f"; in the saving are {ms(works_ns)} in all that it works on them"
         return self.finding(
             (
                 np.where(arrival_ns == NULL, its.start_ns, arrival_ns),
