@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -140,7 +141,7 @@ class CopyLoop(Rule, frozen=True):
         return _Stalls(line, stalling, needed, begin, end, int(idle.sum()), int(kept.sum()), usual)
 
     def _finding(self, found: _Stalls, gain: Saving, run: Measures) -> Finding:
-        line, kinds = found.line, {str(kind) for kind in found.line.kind[found.copies]}
+        line, kinds = found.line, _mostly_of(found)
         sizes = line.size_bytes[found.copies]
         size = mb(median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
         way = " and ".join(_WAY[kind] for kind in sorted(kinds)) + " the host"
@@ -198,6 +199,7 @@ _OBJECTS = (
     "bytes, copied to the GPU and back, for which the host waits: send tensors, or objects over a "
     "gloo group, or seldom"
 )
+_HARDLY_ANY = 0.05  # of the copies
 _LOOP = 3  # copies in a step: fewer are values read each for itself
 _MOSTLY = 0.5  # of the copies
 _VLLM_STEP = "gpu_model_runner: preprocess"
@@ -228,6 +230,12 @@ class _Stalls(Struct, frozen=True):
     def cost_ns(self) -> int:
         """What all cost but those that remain."""
         return round(self.kept_ns * (1 - int(self.needed.sum()) / max(self.count, 1)))
+
+
+def _mostly_of(found: _Stalls) -> set[str]:
+    """The kinds of the copies, but for those that are hardly any."""
+    often = Counter(str(kind) for kind in found.line.kind[found.copies])
+    return {kind for kind, count in often.items() if count >= _HARDLY_ANY * found.count}
 
 
 def _mostly_of_objects(run: Measures, found: _Stalls) -> bool:

@@ -13,7 +13,7 @@ import commtrace as ct
 from commtrace import synthetic
 from commtrace.metrics.run.dimensions import dimensions
 from commtrace.metrics.run.group_dimensions import group_dimensions, spoken
-from commtrace.metrics.run.group_names import named_dimension
+from commtrace.metrics.run.group_names import named_dimension, spoken_names
 from commtrace.metrics.run.waits import matched
 from commtrace.trace_tables import GROUPS
 
@@ -259,3 +259,19 @@ def test_a_recorded_pipeline_is_one(tmp_path: Path) -> None:
     table = dimensions(recorded(PIPELINE, tmp_path)).frame()
     assert set(table["dimension"]) == {"pp"}
     assert set(table["dimension_provenance"]) == {"inferred"}
+
+
+def test_a_numbered_group_is_spoken_of_as_it_is_described() -> None:
+    described = [
+        ("2", "weight_update_group"),
+        ("2", "weight_update_group"),
+        ("3", "one"),
+        ("3", "another"),  # on another rank
+        ("0", "default_pg"),
+        ("mine", "weights"),
+    ]
+    rows = [
+        {**dict.fromkeys(column.name for column in GROUPS.columns), "rank": rank} | its
+        for rank, its in enumerate({"group": g, "description": d} for g, d in described)
+    ]
+    assert spoken_names(GROUPS.of_dicts(rows)) == {"2": "weight_update_group"}

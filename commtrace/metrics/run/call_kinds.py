@@ -12,6 +12,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, most
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import calls_by_device, device_work
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
+from commtrace.metrics.run.group_names import spoken_names
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.varying_sizes import typical_sizes
@@ -65,8 +66,8 @@ class Kinds(Struct, frozen=True, eq=False):
 def kinds(run: Measures, names: Sequence[str], *, by_dimension: bool = False) -> Kinds:
     """The rows of ``collectives`` by kind, which is what these columns make.
 
-    With ``by_dimension``, groups of a known dimension have no name, and sizes that vary from step
-    to step are their median.
+    With ``by_dimension``, groups of a known dimension have no name, others that are numbered the
+    one that describes them, and sizes that vary from step to step are their median.
 
     An operation is of one kind on all its ranks, whatever each of them calls the group;
     of an uneven all_to_all the largest array counts.
@@ -76,7 +77,8 @@ def kinds(run: Measures, names: Sequence[str], *, by_dimension: bool = False) ->
     group, dimension = named["group"], named["dimension"]
     if by_dimension and isinstance(group, Coded) and isinstance(dimension, Coded):
         alone = np.where(dimension.codes < 0, group.codes, np.int32(-1))
-        named["group"] = Coded(alone, group.names)
+        spoken = spoken_names(run.rows("groups"))
+        named["group"] = Coded(alone, tuple(spoken.get(name, name) for name in group.names))
         unsized = codes(*(named[name] for name in names if name != _SIZE))
         named[_SIZE] = typical_sizes(unsized, its.size_bytes, run.rows("collectives").ints("step"))
     columns = [named[name] for name in names]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-__all__ = ["named_dimension"]
+if TYPE_CHECKING:
+    from commtrace.table import Rows
+
+__all__ = ["named_dimension", "spoken_names"]
 
 _UNNAMED = re.compile(r"(?:undefined|default_pg|mesh_default|mesh(?:_dim_\d+)+|\d*)(?::.*)?")
 _MESH = re.compile(r"mesh_([^:]+)")  # torch's DeviceMesh
@@ -53,3 +57,20 @@ def named_dimension(description: str) -> str | None:
     if len(found) == 1 and not words & (_OTHERS - {"model", "parallel"}):
         return found.pop()
     return "" if found or words & _OTHERS else None
+
+
+def spoken_names(groups: Rows) -> dict[str, str]:
+    """The description that stands for the name of each of ``groups`` that is a mere number.
+
+    Where all ranks give a group of that name the same.
+    """
+    found: dict[str, set[str | None]] = {}
+    names, descriptions = (groups.coded(column).decoded() for column in ("group", "description"))
+    for name, description in zip(names, descriptions, strict=True):
+        if name is not None and name.isdigit():
+            found.setdefault(name, set()).add(description)
+    return {
+        name: description
+        for name, (description, *others) in found.items()
+        if description and not others and not _UNNAMED.fullmatch(description)
+    }
