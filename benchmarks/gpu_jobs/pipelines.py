@@ -197,6 +197,7 @@ PIPELINES = (
         ("slow-link",),
         (1, 2),
     ),
-    Job("tp-pp-dp-healthy", _three_ways_healthy, rules=BUBBLE),
+    # And the next operator needs what tensor parallelism's all_reduces bring, as in tp-dp-healthy.
+    Job("tp-pp-dp-healthy", _three_ways_healthy, rules=(*BUBBLE, "exposed-communication")),
     Job("tp-pp-dp-slow-gpu", _three_ways_slow_gpu, "GPU 3 computes 15 % slower", MESSAGE, (3,)),
 )
