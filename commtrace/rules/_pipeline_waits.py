@@ -15,7 +15,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
 from commtrace.metrics.rank.activity import Device, device_work
-from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.waits import matched
@@ -155,8 +155,8 @@ def _of_kernels(run: Measures, rank: int) -> float:
 
 def _of_layers(run: Measures, rank: int) -> float:
     calls = rows_of_rank(run, "collectives", rank)
-    mine = np.isin(run.rows("collectives").ints("rank"), rank)
-    groups = matched(run).matches.coded("communicator").take(mine)
+    groups = matched(run).matches.coded("communicator")
+    groups = groups.take(places_of_rank(run, "collectives", rank))
     sums = dimensions_of(run, groups).being("tp") & ~calls.coded("device").being("cpu")
     calls = calls.take(sums & calls.coded("op").known & (calls.ints("group_size") > 1))
     op, ranks = calls.coded("op"), calls.ints("group_size").tolist()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes, distinct, sums
+from commtrace.arrays import NULL, Bool, Int64, codes, rows_by, sums
 from commtrace.comms import is_update
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.gradients import REDUCTIONS, Placed
@@ -63,20 +63,18 @@ def placed_by_hand(run: Measures, rows: Rows) -> Placed:
     """
     reduces = rows.coded("op").where(REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
     reduces &= ~dimensions_of(run, rows.coded("communicator")).where(_OTHERS)
-    ranks = distinct(rows.ints("rank")[reduces]).tolist()
+    at = np.flatnonzero(reduces)
     parts: list[tuple[Any, ...]] = [
-        _of_rank(run, rows, np.flatnonzero(reduces & (rows.ints("rank") == rank)), rank)
-        for rank in ranks
+        _of_rank(run, rows, at[mine], rank)
+        for (rank,), mine in rows_by(rows.ints("rank")[at]).items()
     ]
     if not parts:
         return Placed(*np.empty((4, 0), dtype=np.int64))
     *its, behind = (np.concatenate(column) for column in zip(*parts, strict=True))
     found = Placed(*its)
-    group, step = codes(rows.coded("communicator"))[found.row], rows.ints("step")[found.row]
-    size, cell = (
-        rows.ints("size_bytes")[found.row],
-        codes(group, rows.ints("rank")[found.row], step),
-    )
+    group = codes(rows.coded("communicator"))[found.row]
+    rank, step, size = (rows.ints(name)[found.row] for name in ("rank", "step", "size_bytes"))
+    cell = codes(group, rank, step)
     much = sums(cell, size.clip(min=0), int(cell.max(initial=-1)) + 1)[cell] >= _SOME_BYTES
     return found.of(much & ~np.isin(group, group[~behind]))
 
