@@ -387,6 +387,7 @@ def test_a_rank_that_alone_steps_an_optimizer_waits_for_no_other(tmp_path: Path)
         (4, 20, 4 + 8 * 4),  # as a learner's mini-batches, or local SGD
         (4, 5, 20),  # the program ends before
         (1, 20, 4 + 8),
+        (0, 20, 4 + 8),  # nobody to communicate with
     ],
 )
 def test_steps_are_recorded_until_enough_of_them_communicate(
@@ -399,14 +400,15 @@ def test_steps_are_recorded_until_enough_of_them_communicate(
         "weight = torch.nn.Parameter(torch.ones(64))\n"
         "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
         f"for round in range({rounds}):\n"
-        f"    for batch in range({every}):\n"
+        f"    for batch in range({every or 1}):\n"
         "        weight.grad = torch.ones(64)\n"
         "        optimizer.step()\n"
-        "    dist.all_reduce(weight.detach())\n"
+        f"    {'dist.all_reduce(weight.detach())' if every else 'pass'}\n"
         "dist.destroy_process_group()\n"
     )
-    out = record_program([str(script)], world_size=2, out=tmp_path / "out")
-    assert [rank["steps"] for rank in manifest(out)["ranks"]] == [[5, last]] * 2
+    ranks = 2 if every else 1
+    out = record_program([str(script)], world_size=ranks, out=tmp_path / "out")
+    assert [rank["steps"] for rank in manifest(out)["ranks"]] == [[5, last]] * ranks
 
 
 @pytest.mark.usefixtures("preloaded")
