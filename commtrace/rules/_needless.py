@@ -55,8 +55,11 @@ def accumulated(needless: Rows) -> Said:
 
 
 def accumulated_by_hand(needless: Rows) -> Said:
-    advice = "reduce once, behind the last micro-batch's backward: gradients add up until then"
-    return structs.replace(accumulated(needless), advice=advice, confidence="medium")
+    advice = (
+        "if these are gradients of the same parameters, reduce once, behind the last micro-batch's "
+        "backward: they add up until then"
+    )
+    return structs.replace(accumulated(needless), advice=advice, confidence="low")
 
 
 def of_another(needless: Rows) -> Said:

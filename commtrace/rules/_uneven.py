@@ -9,8 +9,11 @@ import numpy as np
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, of_transfers
+from commtrace.comms import members
 from commtrace.measures import measure
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
+from commtrace.metrics.run.waits import matched
+from commtrace.metrics.run.whole import wall_ns
 from commtrace.rules._advice import receives
 
 if TYPE_CHECKING:
@@ -21,8 +24,10 @@ __all__ = ["bytes_cost_more", "if_even", "if_even_too", "part_if_even"]
 
 def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
     """What is saved if the busiest rank of each of these had the mean."""
-    less = uneven.operations.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
-    return of_transfers(run, uneven.operations, less, float(less.sum()), min_step_share)
+    its = uneven.operations
+    less = its.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
+    at_once_ns = float(wall_ns(its.ints("last_end_ns"), less))
+    return of_transfers(run, its, less, at_once_ns, min_step_share)
 
 
 def if_even_too(run: Measures, culprit: Culprit, min_step_share: float) -> int:
@@ -35,9 +40,10 @@ def part_if_even(run: Measures, culprit: Culprit) -> float:
 
     All of it where it does not receive more than the others.
     """
-    times, several = receives(culprit, run), len(culprit.ranks)
+    times = receives(culprit, run)
     row = int(run_graph(run).calls.row[culprit.call])
-    ranks = int(run.rows("collectives").ints("group_size")[row])
+    group = members(str(matched(run).matches.coded("communicator").at(row)))
+    ranks, several = len(group), len({*culprit.ranks} & {*group})
     if not times or ranks <= several:
         return 1.0
     others = max((ranks - several * times) / (ranks - several), 0.0)

@@ -122,7 +122,8 @@ class Redundant(Rule, frozen=True):
             every = sequences(run, barriers=True, unsized=True)
             reduces = placed(run, every)
         repeated, barriers = _repeated(run, rows, every, reduces), needless_barriers(every)
-        by_hand = rows.take(slice(0)) if len(repeated) else _repeated_by_hand(run, rows)
+        known = len(repeated) or reduces.row.size
+        by_hand = rows.take(slice(0)) if known else _repeated_by_hand(run, rows)
         same = same_objects(rows)
         for say, found in (
             (_needless.accumulated, repeated),

@@ -148,5 +148,5 @@ def _late_with_it(run: Measures, rank: int, min_step_share: float) -> Culprit | 
         found = culprits(run, min_step_share).found
     except CannotLook:
         return None
-    mine = (its for its in found if its.ranks == (rank,))
+    mine = (its for its in found if rank in its.ranks)
     return next((its for its in mine if bytes_cost_more(run, its, min_step_share)), None)

@@ -610,27 +610,31 @@ def test_hosts_that_all_starve_their_gpus_are_not_why_ranks_take_turns() -> None
 
 
 @pytest.mark.parametrize("took_us", [3_000, 6_000])
-@pytest.mark.parametrize(("tokens", "told"), [(3, True), (1, False)])
+@pytest.mark.parametrize(("tokens", "told", "groups"), [(3, True, 1), (3, True, 2), (1, False, 1)])
 def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(
-    tokens: int, told: bool, took_us: int
+    tokens: int, told: bool, groups: int, took_us: int
 ) -> None:
     """Rank 1 of three computes longer, behind an all_to_all, and before the next.
 
+    Or one of three in each group.
+
     Of its work and its bytes what costs more is the finding, and has what both cost.
     """
-    run = Tiny(ranks=3)
+    run = Tiny(ranks=3 * groups)
+    run.groups = {f"ep{i}": (3 * i, 3 * i + 1, 3 * i + 2) for i in range(groups)}
     for step in range(STEPS):
         begin = 10_000 * step
-        for rank in range(3):
+        for rank in range(3 * groups):
             run.step(rank, step, begin, 10_000)
             run.kernel(rank, begin + 10, 500)
-            late = rank == 1
+            late, group = rank % 3 == 1, f"ep{rank // 3}"
             got, size = (tokens if late else 1) << 20, 1 << 20
-            run.collective(rank, "all_to_all", begin + 520, 480, in_bytes=size, out_bytes=got)
+            its = {"in_bytes": size, "out_bytes": got, "group": group}
+            run.collective(rank, "all_to_all", begin + 520, 480, **its)
             took = took_us if late else 1_000
             run.kernel(rank, begin + 1_005, took)
             came = begin + 1_010 + took
-            its = {"in_bytes": got, "out_bytes": size}
+            its |= {"in_bytes": got, "out_bytes": size}
             run.collective(rank, "all_to_all", came, begin + 9_990 - came, **its)
     advice = found(run.trace(), "straggler").advice
     assert ("it receives 1.8 times the mean's bytes in all_to_alls" in advice) == told

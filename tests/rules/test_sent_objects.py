@@ -224,7 +224,7 @@ def test_small_objects_and_such_as_are_sent_twice_are_no_state() -> None:
     )
 
 
-def messages(content: str = "uint8", rounds: int = 12) -> Measures:
+def messages(content: str = "uint8", rounds: int = 12, lengths: int = 8) -> Measures:
     """Rank 0 packs 400 kB for 20 ms and sends it to rank 1, which unpacks it for 15 ms."""
     run, now = Tiny(2, backend="gloo"), 0.0
     call = {"thread": 1, "stream": 50, "asynchronous": 0}
@@ -233,7 +233,7 @@ def messages(content: str = "uint8", rounds: int = 12) -> Measures:
             run.op(rank, now, 5_000)
             run.gap(rank, now + 5_000, 20_000 + 700 + unpacks_us)
             waits_us = 20_000 - packs_us
-            for number, (size, dtype) in enumerate(((8, "int64"), (400_000, content))):
+            for number, (size, dtype) in enumerate(((lengths, "int64"), (400_000, content))):
                 at, lasts = now + 25_000 + 220 * number, 200.0
                 if not number:
                     at, lasts = at - waits_us, lasts + waits_us
@@ -256,4 +256,6 @@ def test_objects_that_one_sends_another() -> None:
     assert finding.advice.startswith("send tensors")
     assert finding.cost_ns == pytest.approx(12 * 35e6, rel=0.05)
     assert not found(messages(content="float32"))
-    assert not found(messages(rounds=4)), "too few to say"
+    assert not found(messages(lengths=2_048)), "labels, and images"
+    assert found(messages(rounds=10))
+    assert not found(messages(rounds=9)), "too few to say"

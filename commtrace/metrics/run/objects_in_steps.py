@@ -22,6 +22,7 @@ from commtrace.arrays import (
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.joined_rows import joined_rows
 from commtrace.metrics.run.object_collectives import lengths_of_objects
+from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median, quantiles
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = ["exchanged_objects", "messages_of_objects", "same_objects", "sent_sta
 
 _STEPS = 3
 _OFTEN = 10  # times, in a run without steps
+_LENGTHS_BYTES = 64  # of eight objects in a message
 _STATE_BYTES = 1_000_000  # such pickles are of tensors
 _LEAST_BYTES = 256  # pickles of a few numbers are as long as each other
 _LONGER = 2.0  # times as long as unpickling
@@ -92,22 +94,27 @@ def exchanged_objects(rows: Rows) -> Bool:
 def messages_of_objects(run: Measures) -> Rows:
     """The ends of messages that carry objects, or their lengths, as ``joined_rows``.
 
-    As of ``send_object_list``: the lengths, and right behind them as many bytes. In several steps,
-    or ten times in a run without steps.
+    As of ``send_object_list``: a few lengths, and right behind them, to the same rank, as many
+    bytes. In several steps, or of a pair ten times in a run without steps.
     """
     table = run.rows("collectives")
     op, dtype, size = table.coded("op"), table.coded("dtype"), table.ints("size_bytes")
-    rank, step, start = (table.ints(name) for name in ("rank", "step", "start_ns"))
+    rank, step, start, peer = (table.ints(name) for name in ("rank", "step", "start_ns", "peer"))
     at = np.flatnonzero(op.where(POINT_TO_POINT.__contains__) & (size != NULL))
     at = at[in_order(rank[at], op.codes[at].astype(np.int64), start[at])]
     here, behind = at[:-1], at[1:]
-    tells = (rank[here] == rank[behind]) & (op.codes[here] == op.codes[behind])
+    whose = codes(rank, op.codes, peer, step, matched(run).matches.coded("communicator").codes)
+    tells = (whose[here] == whose[behind]) & (size[here] <= _LENGTHS_BYTES)
     tells &= dtype.being("int64")[here] & dtype.being("uint8")[behind]
+    if not tells.any():
+        return table.take(slice(0, 0))
     first = here[tells]
-    steps = distinct(step[first][step[first] != NULL]).size
+    if (step != NULL).any():
+        often = distinct(step[first][step[first] != NULL]).size >= _STEPS
+    else:
+        often = np.bincount(whose[first]).max() >= _OFTEN
     found = np.zeros(len(table), np.bool_)
-    if steps >= _STEPS or ((step == NULL).all() and first.size >= _OFTEN):
-        found[first] = found[behind[tells]] = True
+    found[first] = found[behind[tells]] = often
     return joined_rows(run, found)
 
 

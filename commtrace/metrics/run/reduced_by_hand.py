@@ -8,8 +8,9 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, rows_by, sums
 from commtrace.comms import is_update
+from commtrace.intervals import inside, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
-from commtrace.metrics.run.gradients import REDUCTIONS, Placed
+from commtrace.metrics.run.gradients import Placed
 from commtrace.metrics.run.group_dimensions import dimensions_of
 
 if TYPE_CHECKING:
@@ -38,30 +39,31 @@ def is_message(name: str) -> bool:
 class _Work(NamedTuple):
     """When a rank's work was launched, and done if that is known; messages are none, but part it.
 
-    In the order of ``start_ns``.
+    In the order of ``start_ns``; ``threads`` are the program's own, None where it is all on one.
     """
 
     start_ns: Int64
     end_ns: Int64
     backward: Bool
     message: Bool
+    threads: Int64 | None
 
     def of(self, which: Bool | Int64) -> _Work:
         """Some of it."""
         times = self.start_ns[which], self.end_ns[which]
-        return _Work(*times, self.backward[which], self.message[which])
+        return _Work(*times, self.backward[which], self.message[which], self.threads)
 
 
 def placed_by_hand(run: Measures, rows: Rows) -> Placed:
-    """The reductions among ``sequences`` that programs call right behind a backward pass.
+    """The all_reduces among ``sequences`` that programs call right behind a backward pass.
 
     On a GPU PyTorch runs backward on a thread of its own, on a CPU its operators are named. Passes
     are parted by what is computed forward, and by messages, with which a stage of a pipeline begins
     the next micro-batch's. Not in groups that also reduce elsewhere (tensor parallelism), or little
-    (a metric); of ranks whose optimizers say when they step, one at a time: several in a row are of
-    models with a pass each.
+    (a metric), nor what an optimizer's step encloses, as a closure, or none follows; of ranks whose
+    optimizers say when they step, one at a time: several in a row are of models with a pass each.
     """
-    reduces = rows.coded("op").where(REDUCTIONS.__contains__) & (rows.ints("step") != NULL)
+    reduces = rows.coded("op").being("all_reduce") & (rows.ints("step") != NULL)
     reduces &= ~dimensions_of(run, rows.coded("communicator")).where(_OTHERS)
     at = np.flatnonzero(reduces)
     parts: list[tuple[Any, ...]] = [
@@ -86,7 +88,10 @@ def _of_rank(run: Measures, rows: Rows, mine: Int64, rank: int) -> tuple[Int64 |
     """
     mine = mine[np.argsort(rows.ints("order")[mine], kind="stable")]
     steps, work = rows_of_rank(run, "steps", rank), _work(run, rank)
-    updated = np.sort(steps.ints("start_ns")[steps.coded("label").where(is_update)])
+    mine = mine if work.threads is None else mine[np.isin(rows.ints("thread")[mine], work.threads)]
+    updates = steps.take(steps.coded("label").where(is_update)).when()
+    updated, order = np.sort(updates[0]), rows.ints("order")[mine]
+    mine = mine[~inside(order, union(*updates)) & (order <= updated.max(initial=-1))]
     so_far = np.searchsorted(updated, rows.ints("order")[mine])
     in_a_row = (np.diff(np.append(so_far, updated.size)) > 1).any()
     mine = mine[:0] if in_a_row or not updated.size or not work.start_ns.size else mine
@@ -107,13 +112,14 @@ def _work(run: Measures, rank: int) -> _Work:
     if len(kernels):
         steps = rows_of_rank(run, "steps", rank)
         name, start = kernels.coded("name"), kernels.ints("launch_ns")
-        own = np.isin(kernels.ints("thread"), steps.ints("thread")[~steps.coded("label").known])
+        threads = steps.ints("thread")[~steps.coded("label").known]
+        own = np.isin(kernels.ints("thread"), threads)
         backward, end = ~own & (kernels.ints("thread") != NULL), start
     else:
-        kernels = rows_of_rank(run, "ops", rank)
+        kernels, threads = rows_of_rank(run, "ops", rank), None
         name, (start, end) = kernels.coded("name"), kernels.when()
         backward = name.where(lambda its: its.startswith(_AUTOGRAD))
     message = name.where(is_message)
     mine = np.flatnonzero((kernels.coded("kind").being("compute") | message) & (start != NULL))
     mine = mine[np.argsort(start[mine], kind="stable")]
-    return _Work(start, end, backward & ~message, message).of(mine)
+    return _Work(start, end, backward & ~message, message, threads).of(mine)
