@@ -300,8 +300,14 @@ class Window:
         """Go on where few of the window's steps communicate."""
         took_s = time.monotonic() - self._began
         so_far = self._recorded, self._communicating.steps, took_s, self._before.events_per_s
-        more = lengthened(*so_far) - self._recorded
-        self._last = self._meeting.agree(f"last step after {self._ended}", self._ended + more)
+        longer = self._ended + lengthened(*so_far) - self._recorded
+        longer = self._meeting.agree(f"last step after {self._ended}", longer)
+        if longer > self._ended:
+            # Now, when all ranks come here: later those that step unequally are further apart, and
+            # one would wait here for another that waits for what it is to communicate.
+            self._meeting.read()
+            self._meeting.close()
+        self._last = longer
 
     def _end(self) -> None:
         """The window is over: wait for the messages that its steps called."""
@@ -348,9 +354,10 @@ class Window:
         """Why there are fewer steps than the default."""
         if self._ended < last:
             yield f"the program ended after step {self._ended}, before the window's last, {last}"
-        if self._amount and self._amount < LEAST:
+        recorded = last + 1 - (self._first or 0)
+        if self._amount and recorded < LEAST:
             yield (
-                f"{counted(self._amount, 'step')} recorded, not {LEAST}: "
+                f"{counted(recorded, 'step')} recorded, not {LEAST}: "
                 f"more would have left over {EVENTS:,} events"
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -188,15 +189,20 @@ class DegradedLink(Rule, frozen=True):
 def _at_once(run: Measures, changes: list[_Degraded]) -> list[list[_Degraded]]:
     """Those of one dimension's groups that may be of one moment, together."""
     found: list[list[_Degraded]] = []
-    for one in sorted(changes, key=lambda one: (str(_dimension(run, one)), one.since_ns)):
-        together = [*(found[-1] if found else []), one]
-        dimensions = {_dimension(run, other) for other in together}
-        last_ns, since_ns = max(o.last_ns for o in together), min(o.since_ns for o in together)
-        if len(together) > 1 == len(dimensions) and None not in dimensions and last_ns <= since_ns:
+    known = [(_dimension(run, one), one) for one in changes]
+    for dimension, its in groupby(sorted(known, key=_by_dimension), key=lambda one: one[0]):
+        last_ns = since_ns = 0
+        for number, (_, one) in enumerate(its):
+            last_ns, since_ns = max(last_ns, one.last_ns), min(since_ns, one.since_ns)
+            if not number or dimension is None or last_ns > since_ns:
+                found.append([])
+                last_ns, since_ns = one.last_ns, one.since_ns
             found[-1].append(one)
-        else:
-            found.append([one])
     return found
+
+
+def _by_dimension(known: tuple[str | None, _Degraded]) -> tuple[str, int]:
+    return str(known[0]), known[1].since_ns
 
 
 def _dimension(run: Measures, of: _Degraded) -> str | None:

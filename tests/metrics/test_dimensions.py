@@ -268,6 +268,8 @@ def test_a_numbered_group_is_spoken_of_as_it_is_described() -> None:
         ("3", "one"),
         ("3", "another"),  # on another rank
         ("0", "default_pg"),
+        ("4", "shared"),
+        ("5", "shared"),
         ("mine", "weights"),
     ]
     rows = [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from commtrace.analysis import Analysis
 from commtrace.metrics.run.collectives import collectives, collectives_by_dimension
+from commtrace.metrics.run.varying_sizes import typical_sizes
 from commtrace.reports.formats import text
 from commtrace.run import Run
 from commtrace.synthetic import Tiny
@@ -42,3 +45,17 @@ def test_the_table_that_people_read_takes_them_together() -> None:
     shown = text.render(analysis)
     assert "~1.00 MB" in shown
     assert "~ the median of sizes that vary from step to step." in shown
+
+
+def test_what_is_averaged_every_few_steps_is_as_large_each_time() -> None:
+    """A metric in each step, and four parameters in every fourth."""
+    sizes, steps = zip(
+        *(
+            (size, step)
+            for step in range(16)
+            for size in (1, 40, 80, 160, 400)[: 5 if step % 4 == 0 else 1]
+        ),
+        strict=True,
+    )
+    kind = np.zeros(len(sizes), np.int64)
+    assert typical_sizes(kind, np.array(sizes), np.array(steps)).tolist() == list(sizes)

@@ -58,7 +58,7 @@ def test_who_is_recorded_whole_is_cut_to_the_others_steps(tmp_path: Path) -> Non
     its = [(number + 0.1, 800) for number in range(FIRST, FIRST + 3)]
     assert operators(tmp_path) == {0: its, 1: its}
     run = reader.read([tmp_path])
-    assert "Only the 3.00 ms that all ranks were recorded in count" in " ".join(
+    assert "Only the 3.00 ms in which all ranks were recorded are analysed" in " ".join(
         headline(Run(run, "apart").analysis())
     )
     assert run.rows("ranks").ints("end_ns").tolist() == 2 * [1_700_000_000_007_999_000]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -62,15 +63,17 @@ def named_dimension(description: str) -> str | None:
 def spoken_names(groups: Rows) -> dict[str, str]:
     """The description that stands for the name of each of ``groups`` that is a mere number.
 
-    Where all ranks give a group of that name the same.
+    Where all ranks give a group of that name the same, and no other group has it.
     """
     found: dict[str, set[str | None]] = {}
     names, descriptions = (groups.coded(column).decoded() for column in ("group", "description"))
     for name, description in zip(names, descriptions, strict=True):
         if name is not None and name.isdigit():
             found.setdefault(name, set()).add(description)
+    often = Counter(description for its in found.values() for description in its)
     return {
         name: description
         for name, (description, *others) in found.items()
-        if description and not others and not _UNNAMED.fullmatch(description)
+        if description and not others and often[description] == 1
+        if not _UNNAMED.fullmatch(description)
     }

@@ -43,6 +43,7 @@ _BESIDE = 0.01  # of the gradients' bytes: a loss that is averaged beside them
 _PARTS = 3  # sizes: a batch, that one rank reads for all, has fewer
 _ALONE = 2.0  # times as long as the others: the root has something to send that they have not
 _WRITTEN_PER_NS = 20.0  # bytes, by a core
+_AT_MOST = 0.5  # of what the others do by themselves
 _ALONE_IN_ALL = 1.2  # if that holds all that they do between two operations
 
 
@@ -228,8 +229,14 @@ def _for_nothing(steps: _Steps, ranks: Sequence[int], alone: float) -> bool:
         return False
     roots, too_short = steps.rank == root, median(steps.writing_ns)
     return all(
-        _median(its[roots]) <= alone * max(_median(its[~roots]), 0) + too_short for its in steps.own
+        _alike(_median(its[roots]), _median(its[~roots]), alone, too_short) for its in steps.own
     )
+
+
+def _alike(own: float, others: float, alone: float, too_short: float) -> bool:
+    """Whether a root's own time is the others', or a part of it longer that is too short."""
+    others = max(others, 0.0)
+    return own <= alone * others + min(too_short, _AT_MOST * others)
 
 
 def _median(values: Float64) -> float:

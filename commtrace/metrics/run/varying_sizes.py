@@ -16,8 +16,9 @@ _FEW = 3  # sizes that vary: fewer are named each
 def typical_sizes(kind: Int64, size_bytes: Int64, step: Int64) -> Int64:
     """Each row's size; the median of those of its kind that vary from step to step.
 
-    A size varies if it occurs in less than half of the steps that its kind is in. Buckets of
-    several sizes occur in all.
+    A size varies if it occurs in less than half of the steps that its kind is in, and of those that
+    such sizes are in: buckets occur in all steps, and parameters that are averaged now and then in
+    the same ones.
 
     >>> steps = np.repeat([1, 2, 3, 4], 2)
     >>> sizes = np.array([100, 7, 100, 9, 100, 8, 100, 6])
@@ -25,8 +26,11 @@ def typical_sizes(kind: Int64, size_bytes: Int64, step: Int64) -> Int64:
     [100, 8, 100, 8, 100, 8, 100, 8]
     """
     sized = codes(kind, size_bytes)
-    varies = _steps(sized, step) < _OF_STEPS * _steps(kind, step)
-    varies &= size_bytes != NULL
+    often = _steps(sized, step)
+    varies = (often < _OF_STEPS * _steps(kind, step)) & (size_bytes != NULL)
+    beside = np.zeros_like(often)
+    beside[varies] = _steps(kind[varies], step[varies])
+    varies &= often < _OF_STEPS * beside
     first = first_rows(sized)
     several = np.bincount(kind[first][varies[first]], minlength=int(kind.max(initial=-1)) + 1)
     varies &= several[kind] >= _FEW

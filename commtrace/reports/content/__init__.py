@@ -76,8 +76,8 @@ def _in_common(analysis: Analysis) -> list[str]:
     if not any(note.code == RECORDED_APART for note in analysis.notes):
         return []
     common = duration(analysis.run.span_ns)
-    what = f"Only the {common} that all ranks were recorded in count: commtrace.step() once in each"
-    return [f"{what} round marks the same steps on all."]
+    what = f"Only the {common} in which all ranks were recorded are analysed"
+    return [f"{what}: call commtrace.step() once in each round to mark the same steps on all."]
 
 
 def what_ran(run: Summary) -> str:
