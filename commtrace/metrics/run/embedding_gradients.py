@@ -19,7 +19,7 @@ from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.first_operators import FirstOperators, first_operators, numbers_in
-from commtrace.metrics.run.group_dimensions import dimensions_of
+from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
 from commtrace.metrics.run.whole import step_count
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _DENSE = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward
 _MULTIPLIES = tuple(
     f"aten::{name}" for name in ("addmm", "baddbmm", "bmm", "linear", "matmul", "mm", "t")
 )
-_OF_LAYERS = frozenset(("tp", "cp", "ep", "pp"))
 _ONCE = 1.5  # times a step, of the same size: the window cuts a step
 _BACKWARD = re.compile(r"EmbeddingBackward|EmbeddingBagBackward|embedding.*(?:backward|grad)", re.I)
 _LEAST_BYTES = 1_000_000
@@ -88,7 +87,7 @@ def large_sums(run: Measures) -> Rows:
     group = every.coded("communicator")
     large = every.coded("op").being("all_reduce") & (every.ints("size_bytes") >= _LEAST_BYTES)
     large &= (every.ints("expected") != NULL) & group.known
-    large &= ~dimensions_of(run, group).where(_OF_LAYERS.__contains__)
+    large &= ~dimensions_of(run, group).where(OF_LAYERS.__contains__)
     return every.take(large)
 
 

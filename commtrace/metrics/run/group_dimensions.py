@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIMENSION",
     "GROUP_DIMENSIONS",
+    "OF_LAYERS",
     "dimension_of",
     "dimensions_of",
     "group_dimensions",
@@ -30,6 +31,8 @@ __all__ = [
     "spoken",
 ]
 
+OF_LAYERS = frozenset(("tp", "ep", "pp", "cp"))
+"""The dimensions in which layers communicate, and no gradients are reduced."""
 DIMENSION = (
     Column(
         "dimension",

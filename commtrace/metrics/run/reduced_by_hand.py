@@ -11,7 +11,7 @@ from commtrace.comms import is_update
 from commtrace.intervals import inside, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.gradients import Placed
-from commtrace.metrics.run.group_dimensions import dimensions_of
+from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -22,7 +22,6 @@ __all__ = ["is_message", "placed_by_hand"]
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _SOME_BYTES = 1_000_000  # in a step: no gradients of a model are less
 _A_LITTLE = 3  # operators, or kernels: a mean's division, a copy back
-_OTHERS = frozenset(("tp", "ep", "pp", "cp")).__contains__
 
 
 def is_message(name: str) -> bool:
@@ -64,7 +63,7 @@ def placed_by_hand(run: Measures, rows: Rows) -> Placed:
     optimizers say when they step, one at a time: several in a row are of models with a pass each.
     """
     reduces = rows.coded("op").being("all_reduce") & (rows.ints("step") != NULL)
-    reduces &= ~dimensions_of(run, rows.coded("communicator")).where(_OTHERS)
+    reduces &= ~dimensions_of(run, rows.coded("communicator")).where(OF_LAYERS.__contains__)
     at = np.flatnonzero(reduces)
     parts: list[tuple[Any, ...]] = [
         _of_rank(run, rows, at[mine], rank)
@@ -94,11 +93,11 @@ def _of_rank(run: Measures, rows: Rows, mine: Int64, rank: int) -> tuple[Int64 |
     mine = mine[~inside(order, union(*updates)) & (order <= updated.max(initial=-1))]
     so_far = np.searchsorted(updated, rows.ints("order")[mine])
     in_a_row = (np.diff(np.append(so_far, updated.size)) > 1).any()
-    mine = mine[:0] if in_a_row or not updated.size or not work.start_ns.size else mine
+    computes = work.of(~work.message)
+    mine = mine[:0] if in_a_row or not updated.size or not computes.start_ns.size else mine
     moment, none = rows.ints("order")[mine], np.full(mine.size, -1)
     before = np.append(False, work.backward[:-1])
     passes = np.searchsorted(work.start_ns[work.backward & ~before], moment, side="right") - 1
-    computes = work.of(~work.message)
     last = np.searchsorted(computes.start_ns, moment) - 1
     behind = (last >= 0) & computes.backward[last] & (moment >= computes.end_ns[last])
     begins = (np.diff(last, prepend=-1) > _A_LITTLE) | (np.diff(passes, prepend=-1) != 0)

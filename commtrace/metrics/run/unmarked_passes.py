@@ -11,7 +11,7 @@ from commtrace.comms import is_update
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.gradients import REDUCTIONS, Placed
-from commtrace.metrics.run.group_dimensions import dimensions_of
+from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
 from commtrace.metrics.run.reduced_by_hand import is_message
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ __all__ = ["placed_by_threads"]
 
 _FSDP = ("FSDP::", "FullyShardedDataParallel")
 _SOME_BYTES = 1_000_000  # no gradients of a model are less
-_OTHERS = frozenset(("tp", "ep", "pp", "cp")).__contains__
 
 
 def placed_by_threads(run: Measures, rows: Rows) -> Placed:
@@ -67,7 +66,9 @@ def _of_gradients(run: Measures, rows: Rows, known: Int64, away: Bool) -> Bool:
     place = codes(group, size)
     both = np.isin(group, group[~away & np.isin(place, place[away])])
     much = np.isin(group, group[away & (size >= _SOME_BYTES)])
-    others = dimensions_of(run, rows.coded("communicator").take(known)).where(_OTHERS)
+    others = dimensions_of(run, rows.coded("communicator").take(known)).where(
+        OF_LAYERS.__contains__
+    )
     gradients: Bool = (much & ~both & ~others)[away]
     return gradients
 
