@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.savings import of_transfers
+from commtrace.comms import is_update
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
@@ -37,7 +38,7 @@ class FullPrecisionPayload(Rule, frozen=True):
     What it detects
         float32 operations of at least ``min_bytes`` in a run whose matrix kernels, as far as their
         names show a precision, spend at least ``min_half_share`` of their time in half or lower
-        precision; and float64 ones, of a tenth as many bytes, as hardly any are meant, in a run
+        precision; and float64 ones, of a tenth as many bytes where an optimizer steps, in a run
         whose matrix kernels are not known to spend as much of it in double precision. On CPUs,
         whose operators show no precision, float32 all_gathers of as many elements as their group
         reduces in half precision, if what they bring is copied at once: masters that become
@@ -88,7 +89,8 @@ class FullPrecisionPayload(Rule, frozen=True):
         if masters.size:
             yield from self._of(run, _MASTERS, masters)
         if is_double and (double or 0.0) < self.min_half_share:
-            its = (*self._of(run, _double(double, self.min_half_share)), *self._computed(run))
+            payload = _double(double, self.min_half_share, trains=_trains(run))
+            its = (*self._of(run, payload), *self._computed(run))
             yield from sorted(its, key=lambda one: -one.cost_ns)[:1]
 
     def _computed(self, run: Measures) -> Iterator[Finding]:
@@ -201,7 +203,7 @@ def _single(half: float, least: float) -> _Payload:
     )
 
 
-_FEW = 0.1  # of the bytes: hardly any float64 is meant
+_OF_TRAINING = 0.1  # of the bytes: hardly any float64 is meant there
 _TIMES_AS_LONG = 2  # as in float32: a vector register holds half as many
 _IN_SINGLE = (
     "train in float32, unless float64 is needed: what comes from NumPy is float64 "
@@ -245,17 +247,23 @@ def _advice(some: Rows, run: Measures) -> str:
     return f"try {how}, and compare the loss: gradients can need float32"
 
 
-def _double(double: float | None, most: float) -> _Payload:
+def _trains(run: Measures) -> bool:
+    """Whether an optimizer steps: solvers need their digits."""
+    return bool(run.rows("steps").coded("label").where(is_update).any())
+
+
+def _double(double: float | None, most: float, *, trains: bool) -> _Payload:
     advice = "make the tensors float32 before they are sent, unless the model computes in float64"
+    least = _OF_TRAINING if trains else 1.0
     if double is None:
-        return _Payload("float64", "in which few models compute", "four", (), advice, _FEW)
+        return _Payload("float64", "in which few models compute", "four", (), advice, least)
     return _Payload(
         "float64",
         f"while {percent(double, 1)} of the matrix kernels' time is in double precision",
         "four",
         (Evidence("matrix kernels in double", 100 * double, "%", 100 * most),),
         advice,
-        _FEW,
+        least,
     )
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import product
 from pathlib import Path
+
+import pytest
 
 from commtrace.diagnosis import Finding
 from commtrace.metrics.run.double_products import double_products_ns
+from commtrace.rules import diagnose
 from commtrace.rules.full_precision_payload import FullPrecisionPayload
 from commtrace.run import load
+from commtrace.synthetic import Tiny
 
 
 def converted(source: Path, to: Path, *, label: str) -> Path:
@@ -46,3 +51,25 @@ def test_a_solver_may_need_it(recorded: Path, tmp_path: Path) -> None:
     folder = converted(recorded / "ddp_training" / "gloo-4", tmp_path, label="update")
     assert double_products_ns(load(folder).measures) == 0
     assert not found(folder)
+
+
+@pytest.mark.parametrize(
+    ("size", "label", "fires"),
+    [
+        (500_000, "Optimizer.step#SGD.step", True),
+        (500_000, "solve", False),  # needs its digits
+        (2_000_000, "solve", True),
+        (50_000, "Optimizer.step#SGD.step", False),
+    ],
+)
+def test_of_training_smaller_sums_in_float64_count(size: int, label: str, fires: bool) -> None:
+    run = Tiny(2, backend="gloo")
+    call = {"thread": 1, "stream": 50, "asynchronous": 0, "dtype": "float64"}
+    for step, rank in product(range(6), range(2)):
+        run.step(rank, step, 10_000 * step, 10_000)
+        run.op(rank, 10_000 * step, 2_000)
+        run.collective(rank, "all_reduce", 10_000 * step + 2_010, 7_000, size=size, **call)
+        run.gap(rank, 10_000 * step + 2_010, 7_000)
+        run.step(rank, step, 10_000 * step + 9_100, 800, label=label)
+    its = diagnose(run.trace(), select=["full-precision-payload"]).findings
+    assert bool(its) == fires
