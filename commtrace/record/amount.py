@@ -34,18 +34,23 @@ def amount(step_s: float | None, events_per_s: float | None) -> int:
     return steps
 
 
-def lengthened(recorded: int, communicating: int, took_s: float, events_per_s: float | None) -> int:
+def lengthened(
+    recorded: int, communicating: int | None, took_s: float, events_per_s: float | None
+) -> int:
     """So many steps in all that eight communicate, where less than half of those recorded do.
 
     As where an optimizer steps several times for what was exchanged once. 64 at most, in the same
-    time and events; ``took_s`` is how long those recorded took.
+    time and events; ``took_s`` is how long those recorded took. No more where it is unknown, None,
+    how many communicate.
 
     >>> lengthened(8, 2, 0.5, None), lengthened(8, 0, 0.5, None), lengthened(8, 7, 0.5, None)
     (32, 16, 8)
     >>> lengthened(8, 1, 0.5, None), lengthened(8, 1, 5.0, None), lengthened(8, 1, 20.0, 1e4)
     (64, 16, 8)
+    >>> lengthened(8, None, 0.5, None)
+    8
     """
-    if 2 * communicating >= recorded:
+    if communicating is None or 2 * communicating >= recorded:
         return recorded
     wanted = MOST * recorded // communicating if communicating else 2 * recorded
     fit = WITHIN_S if events_per_s is None else min(WITHIN_S, EVENTS / events_per_s)

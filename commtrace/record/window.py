@@ -298,9 +298,10 @@ class Window:
 
     def _lengthen(self) -> None:
         """Go on where few of the window's steps communicate."""
-        took_s = time.monotonic() - self._began
-        so_far = self._recorded, self._communicating.steps, took_s, self._before.events_per_s
-        longer = self._ended + lengthened(*so_far) - self._recorded
+        recorded, took_s = self._recorded, time.monotonic() - self._began
+        communicating, events_per_s = self._communicating.steps, self._before.events_per_s
+        longer = self._ended - recorded
+        longer += lengthened(recorded, communicating, took_s, events_per_s)
         longer = self._meeting.agree(f"last step after {self._ended}", longer)
         if longer > self._ended:
             # Now, when all ranks come here: later those that step unequally are further apart, and
