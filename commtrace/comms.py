@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 
 __all__ = [
+    "AUTOGRAD",
     "DDP_FORWARD",
     "EVEN",
     "FROM_ROOT",
@@ -28,6 +29,7 @@ __all__ = [
     "full_size_bytes",
     "is_communication_annotation",
     "is_communication_call",
+    "is_message",
     "is_update",
     "members",
 ]
@@ -36,6 +38,8 @@ WAIT = "commtrace::wait"
 """The recorder's label for a wait that the program calls."""
 DDP_FORWARD = "DistributedDataParallel.forward"
 """What DDP calls its module's forward pass in a trace."""
+AUTOGRAD = "autograd::engine::evaluate_function"
+"""What torch calls each operator of backward in a trace of a CPU, before its own name."""
 OPTIMIZER_STEP = "Optimizer.step#"
 """What torch's optimizers call their steps in a trace, before their own name."""
 
@@ -172,6 +176,16 @@ def canonical_dtype(name: str) -> str | None:
 def element_bytes(dtype: str) -> int:
     """Bytes of one element of a canonical dtype. KeyError for any other name."""
     return _BYTES[dtype]
+
+
+def is_message(name: str) -> bool:
+    """Whether a kernel, or an operator, sends a message or receives one.
+
+    >>> is_message("ncclDevKernel_SendRecv(ncclDevKernelArgs)"), is_message("c10d::recv_")
+    (True, True)
+    """
+    of_nccl = name.startswith("nccl") and "SendRecv" in name
+    return of_nccl or name.startswith(("c10d::send", "c10d::recv"))
 
 
 def is_update(label: str) -> bool:

@@ -72,17 +72,18 @@ class Saving(Struct, frozen=True):
     def and_also(self, more_ns: int, steps: int) -> Saving:
         """The same, and so much more of so many steps."""
         on_top = None if self.on_top_ns is None else self.on_top_ns + more_ns
-        step = self.replayed_step_ns
-        step = None if step is None else max(step - round(more_ns / max(steps, 1)), 0)
-        return Saving(self.cost_ns + more_ns, on_top, step, self.why, self.of_steps)
+        return self._of(self.cost_ns + more_ns, on_top, steps)
 
     def of_part(self, part: float, steps: int) -> Saving:
         """So large a part of the same."""
-        cost, on_top, step = (round(part * self.cost_ns), self.on_top_ns, self.replayed_step_ns)
-        if step is not None:
-            step += round((self.cost_ns - cost) / max(steps, 1))
-        on_top = None if on_top is None else round(part * on_top)
-        return Saving(cost, on_top, step, self.why, self.of_steps)
+        on_top = None if self.on_top_ns is None else round(part * self.on_top_ns)
+        return self._of(round(part * self.cost_ns), on_top, steps)
+
+    def _of(self, cost_ns: int, on_top_ns: int | None, steps: int) -> Saving:
+        """The same that saves so much, in so many steps."""
+        step, more_ns = self.replayed_step_ns, cost_ns - self.cost_ns
+        step = None if step is None else max(step - round(more_ns / max(steps, 1)), 0)
+        return Saving(cost_ns, on_top_ns, step, self.why, self.of_steps)
 
     def at_most(self, cost_ns: int | None, run: Measures) -> Saving:
         """The same, where no more can be saved than that; None is no limit."""

@@ -110,6 +110,8 @@ def _finding(
     besides = _slowed(run, culprit, part)
     its_own = not bytes_cost_more(run, culprit, min_step_share)
     even_ns = if_even_too(run, culprit, min_step_share) if its_own else 0
+    left = part_if_even(run, culprit)
+    split = "; the saving is that of an even split" if left < 1 else ""
     if even_ns > _LEFT_OUT * culprit.on_top_ns:
         besides += f"; in the saving are {ms(even_ns / each.size)} a {part} of all_to_alls, if even"
     return rule.finding(
@@ -118,13 +120,13 @@ def _finding(
         ranks=culprit.ranks,
         streams=(),
         saving=Saving(max(culprit.saved_ns, 0), max(culprit.on_top_ns, 0), culprit.replayed_step_ns)
-        .of_part(part_if_even(run, culprit), each.size)
+        .of_part(left, each.size)
         .and_also(even_ns, each.size),
         place=place,
         cause=culprit.cause,
         evidence=tuple(_evidence(culprit, run, min_step_share)),
         ruled_out=tuple(_ruled_out(culprit)),
-        advice=advice(culprit, run) + _if_even(run, culprit) + _unrecorded(run),
+        advice=advice(culprit, run) + split + _unrecorded(run),
         confidence=_LESS[sure] if compared or (culprit.shared and not culprit.graded) else sure,
         operations=_operations(run, culprit),
         explains=_explains(run, rule, culprit, even_ns),
@@ -177,11 +179,6 @@ def _explains(run: Measures, rule: Rule, culprit: Culprit, even_ns: int) -> tupl
     if culprit.doubt:
         return tuple(its for its in rule.explains if its not in OF_HOST)
     return (*rule.explains, *OF_HOST)
-
-
-def _if_even(run: Measures, culprit: Culprit) -> str:
-    """That the others have more to do then, in words."""
-    return "; the saving is that of an even split" if part_if_even(run, culprit) < 1 else ""
 
 
 def _unrecorded(run: Measures) -> str:

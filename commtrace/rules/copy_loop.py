@@ -267,7 +267,7 @@ def _needed(line: Timeline, copies: Bool, run: Measures) -> Bool:
         return _last_of_each(line, copies, steps)
     needed = np.zeros_like(copies)
     needed[np.flatnonzero(copies)[-1:]] = True
-    begins = np.sort(_profiler_steps(line, run))
+    begins = _profiler_steps(line, run)
     step = np.searchsorted(begins, line.launch_ns, side="right")
     for size in distinct(line.size_bytes[copies]).tolist():
         alike = copies & (line.size_bytes == size)
@@ -284,15 +284,17 @@ def _steps_without_update(line: Timeline, run: Measures) -> Int64 | None:
     steps = rows_of_rank(run, "steps", line.rank)
     label = steps.coded("label")
     marked = label.being(_VLLM_STEP)
-    begins = np.sort(steps.ints("start_ns")[marked if marked.any() else ~label.known])
+    begins = np.sort(steps.ints("start_ns")[marked])
+    begins = begins if begins.size else _profiler_steps(line, run)
     updates = any(map(is_update, label.occurring()))
     return None if updates or not begins.size else begins
 
 
 def _profiler_steps(line: Timeline, run: Measures) -> Int64:
-    """When a rank's steps begin."""
+    """When a rank's steps begin, in their order."""
     steps = rows_of_rank(run, "steps", line.rank)
-    return steps.ints("start_ns")[~steps.coded("label").known]
+    begins: Int64 = np.sort(steps.ints("start_ns")[~steps.coded("label").known])
+    return begins
 
 
 def _last_of_each(line: Timeline, copies: Bool, begins: Int64) -> Bool:

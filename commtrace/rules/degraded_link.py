@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -189,20 +188,17 @@ class DegradedLink(Rule, frozen=True):
 def _at_once(run: Measures, changes: list[_Degraded]) -> list[list[_Degraded]]:
     """Those of one dimension's groups that may be of one moment, together."""
     found: list[list[_Degraded]] = []
-    known = [(_dimension(run, one), one) for one in changes]
-    for dimension, its in groupby(sorted(known, key=_by_dimension), key=lambda one: one[0]):
-        last_ns = since_ns = 0
-        for number, (_, one) in enumerate(its):
-            last_ns, since_ns = max(last_ns, one.last_ns), min(since_ns, one.since_ns)
-            if not number or dimension is None or last_ns > since_ns:
-                found.append([])
-                last_ns, since_ns = one.last_ns, one.since_ns
-            found[-1].append(one)
+    latest: dict[str, list[_Degraded]] = {}
+    for one in sorted(changes, key=lambda one: one.since_ns):
+        dimension = _dimension(run, one)
+        together = latest.get(dimension or "", [])
+        if together and max(together[0].last_ns, one.last_ns) <= together[0].since_ns:
+            together.append(one)
+            continue
+        found.append([one])
+        if dimension is not None:
+            latest[dimension] = found[-1]
     return found
-
-
-def _by_dimension(known: tuple[str | None, _Degraded]) -> tuple[str, int]:
-    return str(known[0]), known[1].since_ns
 
 
 def _dimension(run: Measures, of: _Degraded) -> str | None:

@@ -11,14 +11,13 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.savings import of_transfers
-from commtrace.comms import is_update
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
 from commtrace.metrics.run.double_products import double_products_ns
 from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.master_gathers import master_gathers
-from commtrace.metrics.run.whole import wall_ns, worth_reporting
+from commtrace.metrics.run.whole import trains, wall_ns, worth_reporting
 from commtrace.quantiles import median, quantile
 from commtrace.rules._less import sharded
 from commtrace.rules._overlapped import in_one_bucket, starts_late
@@ -89,7 +88,7 @@ class FullPrecisionPayload(Rule, frozen=True):
         if masters.size:
             yield from self._of(run, _MASTERS, masters)
         if is_double and (double or 0.0) < self.min_half_share:
-            payload = _double(double, self.min_half_share, trains=_trains(run))
+            payload = _double(double, self.min_half_share, trains=trains(run))
             its = (*self._of(run, payload), *self._computed(run))
             yield from sorted(its, key=lambda one: -one.cost_ns)[:1]
 
@@ -203,7 +202,7 @@ def _single(half: float, least: float) -> _Payload:
     )
 
 
-_OF_TRAINING = 0.1  # of the bytes: hardly any float64 is meant there
+_OF_TRAINING = 0.1  # of the bytes: hardly any float64 is meant there; solvers need their digits
 _TIMES_AS_LONG = 2  # as in float32: a vector register holds half as many
 _IN_SINGLE = (
     "train in float32, unless float64 is needed: what comes from NumPy is float64 "
@@ -245,11 +244,6 @@ def _advice(some: Rows, run: Measures) -> str:
     else:
         return "gather parameters in half precision: param_dtype (FSDP's mixed precision)"
     return f"try {how}, and compare the loss: gradients can need float32"
-
-
-def _trains(run: Measures) -> bool:
-    """Whether an optimizer steps: solvers need their digits."""
-    return bool(run.rows("steps").coded("label").where(is_update).any())
 
 
 def _double(double: float | None, most: float, *, trains: bool) -> _Payload:

@@ -122,8 +122,9 @@ class Redundant(Rule, frozen=True):
             every = sequences(run, barriers=True, unsized=True)
             reduces = placed(run, every)
         repeated, barriers = _repeated(run, rows, every, reduces), needless_barriers(every)
-        known = len(repeated) or reduces.row.size
-        by_hand = rows.take(slice(0)) if known else _repeated_by_hand(run, rows)
+        by_hand = rows.take(slice(0))
+        if not len(repeated) and not reduces.row.size:
+            by_hand = repeated_in_accumulation(rows, placed_by_hand(run, rows))
         same = same_objects(rows)
         for say, found in (
             (_needless.accumulated, repeated),
@@ -223,10 +224,6 @@ def _repeated(run: Measures, rows: Rows, every: Rows, marked: Placed) -> Rows:
     if marked.row.size:
         return repeated_in_accumulation(every, marked)
     return repeated_in_accumulation(rows, placed_by_threads(run, rows))
-
-
-def _repeated_by_hand(run: Measures, rows: Rows) -> Rows:
-    return repeated_in_accumulation(rows, placed_by_hand(run, rows))
 
 
 def _regathered(rows: Rows, repeated: Rows) -> Rows:

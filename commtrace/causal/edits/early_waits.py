@@ -12,7 +12,7 @@ from commtrace.causal.rank.moments import Moments
 from commtrace.causal.run.builder import WAIT
 from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.comms import DDP_FORWARD
+from commtrace.comms import AUTOGRAD, DDP_FORWARD
 from commtrace.measures import measure
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.run_clock import on_run
@@ -26,7 +26,6 @@ __all__ = ["EarlyWaits", "early_waits"]
 _AT_ONCE = 0.2  # of an operation's time: what may run before the wait
 _AT_ONCE_NS = 200_000
 _FAR = np.iinfo(np.int64).max
-_AUTOGRAD = "autograd::engine::evaluate_function"
 _OF_PARAMETER = "AccumulateGrad"
 _FUNCTIONAL = "_c10d_functional"
 
@@ -96,7 +95,7 @@ class _Hosts:
         self._end_ns = self._start_ns + ops.ints("duration_ns")
         # The numbers of the calls' threads come first.
         calling = self._of <= self._thread.max(initial=-1)
-        self.backward = name.where(lambda its: its.startswith(_AUTOGRAD)) & calling
+        self.backward = name.where(lambda its: its.startswith(AUTOGRAD)) & calling
         self.gradients = self.backward & name.where(lambda its: _OF_PARAMETER in its)
         self.functional = name.where(lambda its: its.startswith(_FUNCTIONAL)) & calling
         computes = ops.coded("kind").being("compute")

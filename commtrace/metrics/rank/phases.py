@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.comms import AUTOGRAD
 from commtrace.few_bytes import Integers, if_one
 from commtrace.measures import measure, taken
 from commtrace.metrics.rank.rank_threads import rank_threads
@@ -19,7 +20,7 @@ from commtrace.table import Coded, Rows
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["launching_threads", "phase_of", "phases"]
+__all__ = ["launching_threads", "own_threads", "phase_of", "phases"]
 
 _WORDS = {
     "forward": "forward",
@@ -31,7 +32,6 @@ _WORDS = {
 }
 _PHASES = tuple(dict.fromkeys(_WORDS.values()))
 _WORD = re.compile(r"[A-Z]?[a-z]+")
-_AUTOGRAD = "autograd::engine::evaluate_function"
 
 
 @measure
@@ -86,6 +86,11 @@ def launching_threads(run: Measures) -> Integers:
     return Integers(threads.base, if_one(threads.above))
 
 
+def own_threads(steps: Rows) -> Int64:
+    """The program's own: that of each of the profiler's steps."""
+    return steps.ints("thread")[~steps.coded("label").known]
+
+
 def _away(rank: Int64, thread: Int64, steps: Rows) -> Bool:
     """What a thread launched that is none of the steps' of its rank, which has some."""
     own = ~steps.coded("label").known
@@ -98,7 +103,7 @@ def _away(rank: Int64, thread: Int64, steps: Rows) -> Bool:
 
 def _autograd(ops: Rows) -> Iterator[_Range]:
     names = ops.coded("name").names
-    return _ranges(ops, "name", {its: "backward" for its in names if its.startswith(_AUTOGRAD)})
+    return _ranges(ops, "name", {its: "backward" for its in names if its.startswith(AUTOGRAD)})
 
 
 def _labels(steps: Rows) -> Iterator[_Range]:

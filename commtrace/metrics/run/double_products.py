@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.json import decode
 
-from commtrace.comms import is_update
 from commtrace.measures import measure
 from commtrace.metrics.run.first_operators import first_operators
+from commtrace.metrics.run.whole import trains
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -27,8 +27,7 @@ def double_products_ns(run: Measures) -> int:
 
     Of programs that train, as an optimizer's label shows: solvers need their digits.
     """
-    trains = run.rows("steps").coded("label").where(is_update).any()
-    if not trains or (its := first_operators(run)) is None:
+    if not trains(run) or (its := first_operators(run)) is None:
         return 0
     products = its.name.where(_PRODUCTS.__contains__) & its.types.where(_is_double)
     return int(its.time_ns[products].sum())

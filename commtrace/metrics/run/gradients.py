@@ -9,7 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct, rows_by
 from commtrace.comms import DDP_FORWARD, OPTIMIZER_STEP, is_update
 from commtrace.intervals import inside, union
-from commtrace.metrics.run.whole import has_steps
+from commtrace.metrics.run.whole import has_steps, trains
 from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def placed(run: Measures, rows: Rows) -> Placed:
     is_forward = steps.coded("label").where((DDP_FORWARD, _FSDP).__contains__)
     rank = rows.ints("rank")
     reduces = rows.coded("op").where(REDUCTIONS.__contains__)
-    if has_steps(run) or not steps.coded("label").where(is_update).any():
+    if has_steps(run) or not trains(run):
         reduces &= rows.ints("step") != NULL
     if not is_forward.any() or not reduces.any():
         return _NONE

@@ -12,9 +12,9 @@ from commtrace.metrics.run.sequences import sequences
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-    from commtrace.table import Rows
+    from commtrace.table import Coded, Rows
 
-__all__ = ["carry_objects", "lengths_of_objects", "objects_sent", "of_objects"]
+__all__ = ["before_objects", "carry_objects", "lengths_of_objects", "objects_sent", "of_objects"]
 
 _LENGTH_BYTES = 8
 _MOSTLY = 0.5  # of the operations
@@ -51,11 +51,16 @@ def lengths_of_objects(rows: Rows) -> Bool:
     rank one each, of a list that is broadcast as many as it has
     (https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather_object).
     """
-    size, dtype, sequence = rows.ints("size_bytes"), rows.coded("dtype"), rows.ints("sequence")
-    group_size = rows.ints("group_size")
+    size, group_size = rows.ints("size_bytes"), rows.ints("group_size")
     few = (group_size != NULL) & (size <= _LENGTH_BYTES * group_size)
-    lengths = (few & dtype.being("int64"))[:-1] & (sequence[1:] == sequence[:-1])
-    return np.append(lengths & dtype.being("uint8")[1:], np.zeros(min(len(rows), 1), np.bool_))
+    lengths: Bool = few & before_objects(rows.coded("dtype"), rows.ints("sequence"))
+    return lengths
+
+
+def before_objects(dtype: Coded, whose: Int64) -> Bool:
+    """Which of some calls, in order, are of lengths' type, and the next ``whose`` of objects'."""
+    lengths = dtype.being("int64")[:-1] & (whose[1:] == whose[:-1])
+    return np.append(lengths & dtype.being("uint8")[1:], np.zeros(min(len(dtype), 1), np.bool_))
 
 
 @measure

@@ -21,7 +21,7 @@ from commtrace.arrays import (
 )
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.joined_rows import joined_rows
-from commtrace.metrics.run.object_collectives import lengths_of_objects
+from commtrace.metrics.run.object_collectives import before_objects, lengths_of_objects
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median, quantiles
 
@@ -102,19 +102,17 @@ def messages_of_objects(run: Measures) -> Rows:
     rank, step, start, peer = (table.ints(name) for name in ("rank", "step", "start_ns", "peer"))
     at = np.flatnonzero(op.where(POINT_TO_POINT.__contains__) & (size != NULL))
     at = at[in_order(rank[at], op.codes[at].astype(np.int64), start[at])]
-    here, behind = at[:-1], at[1:]
     whose = codes(rank, op.codes, peer, step, matched(run).matches.coded("communicator").codes)
-    tells = (whose[here] == whose[behind]) & (size[here] <= _LENGTHS_BYTES)
-    tells &= dtype.being("int64")[here] & dtype.being("uint8")[behind]
-    if not tells.any():
+    tells = np.flatnonzero(before_objects(dtype.take(at), whose[at]) & (size[at] <= _LENGTHS_BYTES))
+    if not tells.size:
         return table.take(slice(0, 0))
-    first = here[tells]
+    first = at[tells]
     if (step != NULL).any():
         often = distinct(step[first][step[first] != NULL]).size >= _STEPS
     else:
         often = np.bincount(whose[first]).max() >= _OFTEN
     found = np.zeros(len(table), np.bool_)
-    found[first] = found[behind[tells]] = often
+    found[first] = found[at[tells + 1]] = often
     return joined_rows(run, found)
 
 

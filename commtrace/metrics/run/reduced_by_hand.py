@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, rows_by, sums
-from commtrace.comms import is_update
+from commtrace.comms import AUTOGRAD, is_message, is_update
 from commtrace.intervals import inside, union
+from commtrace.metrics.rank.phases import own_threads
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.gradients import Placed
 from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
@@ -17,22 +18,10 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["is_message", "placed_by_hand"]
+__all__ = ["placed_by_hand"]
 
-_AUTOGRAD = "autograd::engine::evaluate_function"
 _SOME_BYTES = 1_000_000  # in a step: no gradients of a model are less
 _A_LITTLE = 3  # operators, or kernels: a mean's division, a copy back
-
-
-def is_message(name: str) -> bool:
-    """Whether a kernel, or an operator, sends a message or receives one.
-
-    >>> is_message("ncclDevKernel_SendRecv(ncclDevKernelArgs)"), is_message("c10d::recv_")
-    (True, True)
-    """
-    return name.startswith(("c10d::send", "c10d::recv")) or (
-        name.startswith("nccl") and "SendRecv" in name
-    )
 
 
 class _Work(NamedTuple):
@@ -111,13 +100,13 @@ def _work(run: Measures, rank: int) -> _Work:
     if len(kernels):
         steps = rows_of_rank(run, "steps", rank)
         name, start = kernels.coded("name"), kernels.ints("launch_ns")
-        threads = steps.ints("thread")[~steps.coded("label").known]
+        threads = own_threads(steps)
         own = np.isin(kernels.ints("thread"), threads)
         backward, end = ~own & (kernels.ints("thread") != NULL), start
     else:
         kernels, threads = rows_of_rank(run, "ops", rank), None
         name, (start, end) = kernels.coded("name"), kernels.when()
-        backward = name.where(lambda its: its.startswith(_AUTOGRAD))
+        backward = name.where(lambda its: its.startswith(AUTOGRAD))
     message = name.where(is_message)
     mine = np.flatnonzero((kernels.coded("kind").being("compute") | message) & (start != NULL))
     mine = mine[np.argsort(start[mine], kind="stable")]

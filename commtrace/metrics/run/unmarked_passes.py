@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
-from commtrace.comms import is_update
+from commtrace.comms import is_message, is_update
+from commtrace.metrics.rank.phases import own_threads
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.gradients import REDUCTIONS, Placed
 from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
-from commtrace.metrics.run.reduced_by_hand import is_message
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -79,7 +79,7 @@ def _placed(run: Measures, rows: Rows, mine: Int64, rank: int) -> Placed:
     label = steps.coded("label")
     updated = np.sort(steps.ints("start_ns")[label.where(is_update)])
     mine = mine if updated.size else mine[:0]
-    own = np.isin(kernels.ints("thread"), steps.ints("thread")[~label.known])
+    own = np.isin(kernels.ints("thread"), own_threads(steps))
     begins = kernels.coded("kind").being("compute") | kernels.coded("name").where(is_message)
     launched = np.sort(kernels.ints("launch_ns")[own & begins])
     moment = rows.ints("order")[mine]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64, codes, first_rows
+from commtrace.comms import is_update
 from commtrace.diagnosis import Note
 from commtrace.intervals import total, union
 from commtrace.measures import measure
@@ -29,6 +30,7 @@ __all__ = [
     "share_pct",
     "step_count",
     "steps_without_work",
+    "trains",
     "wall_ns",
     "whole",
     "worth_reporting",
@@ -137,6 +139,11 @@ def profiler_steps(run: Measures) -> Rows:
 def has_steps(run: Measures) -> bool:
     """Whether any rank's profiler marked its steps."""
     return not run.rows("steps").coded("label").known.all()
+
+
+def trains(run: Measures) -> bool:
+    """Whether any optimizer marked its steps."""
+    return bool(run.rows("steps").coded("label").where(is_update).any())
 
 
 def _longest_ns(run: Measures, begin: str, end: str, behind: str | None = None) -> int:

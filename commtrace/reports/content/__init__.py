@@ -49,7 +49,7 @@ def headline(analysis: Analysis) -> list[str]:
         what_ran(run),
         *_failed(analysis.notes),
         *_left_out(analysis.notes),
-        *_in_common(analysis),
+        *([_in_common(run)] if RECORDED_APART in noted else []),
         clean(_exposure(devices(analysis.measures).dicts(), noted)),
         *filter(None, [path, waiting.straggler(analysis)]),
     ]
@@ -71,13 +71,10 @@ def _left_out(notes: Sequence[Note]) -> list[str]:
     return [f"{files} of other runs {'is' if others == 1 else 'are'} left out."] if others else []
 
 
-def _in_common(analysis: Analysis) -> list[str]:
+def _in_common(run: Summary) -> str:
     """That only a part of what was recorded is analysed, of which nobody may have thought."""
-    if not any(note.code == RECORDED_APART for note in analysis.notes):
-        return []
-    common = duration(analysis.run.span_ns)
-    what = f"Only the {common} in which all ranks were recorded are analysed"
-    return [f"{what}: call commtrace.step() once in each round to mark the same steps on all."]
+    what = f"Only the {duration(run.span_ns)} in which all ranks were recorded are analysed"
+    return f"{what}: call commtrace.step() once in each round to mark the same steps on all."
 
 
 def what_ran(run: Summary) -> str:
