@@ -1,4 +1,4 @@
-"""Where the steps' time goes: the longest way through the run, across ranks."""
+"""Where the steps' time goes: the longest path through the run, across ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Int64, codes, distinct, first_rows, ranges, sums
 from commtrace.causal.edits.run_edits import as_measured
-from commtrace.causal.replay.graph import Lags, longest_way, replayed
+from commtrace.causal.replay.graph import Lags, longest_path, replayed
 from commtrace.causal.run.builder import (
     COPY,
     DEVICE,
@@ -196,7 +196,7 @@ def _split(
 
 
 class Pieces(Struct, frozen=True, eq=False):
-    """Pieces of the longest way through the run, each within one step, the last one first.
+    """Pieces of the longest path through the run, each within one step, the last one first.
 
     ``kind`` is the edge's; ``call`` is the call of the graph that it is of, of a rank's own work
     the next one, -1 where there is none. From ``since_ns`` to ``until_ns`` a piece was as
@@ -219,7 +219,7 @@ def path_pieces(run: Measures, lag_ns: Lags) -> Pieces:
     its = run_graph(run)
     time, measured = replayed(its.graph, lag_ns), its.graph.time_ns
     last = int(its.last_done[time[its.last_done].argmax()])
-    edges = longest_way(its.graph, lag_ns, time, last)
+    edges = longest_path(its.graph, lag_ns, time, last)
     source, target = its.graph.source[edges], its.graph.target[edges]
     # Before the first moment that the graph knows of the rank, it did something by itself.
     first = int(source[-1]) if edges.size else last

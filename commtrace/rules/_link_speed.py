@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["ALONE", "Way", "way_of"]
+__all__ = ["ALONE", "LinkSpeed", "link_speed"]
 
 ALONE = 0.1  # of an operation's time: less of it under compute takes no bandwidth from it
 
 
-class Way(Struct, frozen=True):
+class LinkSpeed(Struct, frozen=True):
     """Over which link operations go, and with what bandwidth at least, whatever runs beside them.
 
     Where next to nothing does it is ``half_gb_s`` for ranks that are linked ``alike``: the share of
@@ -84,7 +84,7 @@ class Way(Struct, frozen=True):
         )
 
 
-def way_of(run: Measures, some: Rows, max_share: float) -> Way | None:
+def link_speed(run: Measures, some: Rows, max_share: float) -> LinkSpeed | None:
     """What the link of operations of one kind in one group is; None if nothing tells.
 
     As recorded, or as is usual of such GPUs on one host: less than their PCIe gives is no NVLink's,
@@ -92,7 +92,7 @@ def way_of(run: Measures, some: Rows, max_share: float) -> Way | None:
     """
     if recorded := uniform_link(run):
         least = max_share * recorded.usual_gb_s
-        return Way(recorded, least, least)
+        return LinkSpeed(recorded, least, least)
     group, op, gpu = some.coded("communicator").at(0), str(some.coded("op").at(0)), gpu_name(run)
     ranks = len(members(group or ""))
     nvlink = usual_link(run, one_host=op in EVEN and host_count(run, group) == 1)
@@ -103,4 +103,4 @@ def way_of(run: Measures, some: Rows, max_share: float) -> Way | None:
     moved = median(some.ints("size_bytes") * some.floats("factor"))
     half = max_share * moved / (moved / nvlink.usual_gb_s + latency)
     alike = linked_alike(gpu, ranks)
-    return Way(nvlink, min(half, card.usual_gb_s), half, alike, latency, gpu, card)
+    return LinkSpeed(nvlink, min(half, card.usual_gb_s), half, alike, latency, gpu, card)

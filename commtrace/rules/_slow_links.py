@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = [
     "MIN_COUNT",
     "MIN_RATIO",
-    "Link",
     "Rings",
+    "SlowPairs",
     "SlowTransfers",
     "by_pair",
     "rings_over",
@@ -58,7 +58,7 @@ class SlowTransfers(Struct, frozen=True, eq=False, weakref=True):
     ``ratio`` is how many times as long these take.
     """
 
-    link: Link
+    link: SlowPairs
     transfers: Rows
     slow: Rows
     rest: Rows
@@ -136,7 +136,7 @@ def waits_left(run: Measures) -> Callable[[Int64], float]:
     return share
 
 
-class Link(Struct, frozen=True):
+class SlowPairs(Struct, frozen=True):
     """What is slow: pairs of ranks, the first of which is the slowest; whom to name, in words.
 
     ``rest`` are the pairs that these are held against, by default all others.
@@ -193,7 +193,7 @@ def _of(known: Rows, pairs: Collection[Pair]) -> Bool:
     return found
 
 
-def _standing_out(level: Mapping[Pair, float], run: Measures, *, waits: bool) -> Link | None:
+def _standing_out(level: Mapping[Pair, float], run: Measures, *, waits: bool) -> SlowPairs | None:
     """The slowest pair, or hosts, or few pairs, with no other pair nearly as slow."""
     pairs = sorted(level, key=lambda pair: (level[pair], pair), reverse=True)
     if not waits and (host := _slow_host(pairs, level, hosts(run))):
@@ -210,12 +210,12 @@ def _standing_out(level: Mapping[Pair, float], run: Measures, *, waits: bool) ->
         slow = tuple(sorted(half)) or (first,)
         sender, receiver = slow[0]
         ends = f"rank {sender} {'→' if len(slow) == 1 else '↔'} rank {receiver}"
-        return Link(slow, tuple(sorted(first)), ends, f"the ranks {sender} and {receiver}")
+        return SlowPairs(slow, tuple(sorted(first)), ends, f"the ranks {sender} and {receiver}")
     of_hosts = _of_hosts(pairs, tuple(half), hosts(run))
     return of_hosts if of_hosts or waits else _of_several(pairs, tuple(half))
 
 
-def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> Link | None:
+def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> SlowPairs | None:
     """A few pairs, none of whose ranks is slow with several others and fast with none.
 
     One end of each at least is as fast with another. A rank that all of them are of is named alone.
@@ -230,13 +230,15 @@ def _of_several(pairs: list[Pair], slow: tuple[Pair, ...]) -> Link | None:
     if len(cables) > 1 and len(shared := frozenset.intersection(*cables)) == 1:
         (rank,) = shared
         others = numbered("rank", sorted({*ranks} - shared))
-        return Link(slow, (rank,), f"rank {rank} ↔ {others}", f"rank {rank} and {others}")
+        return SlowPairs(slow, (rank,), f"rank {rank} ↔ {others}", f"rank {rank} and {others}")
     ends = ", ".join(f"rank {sender} → rank {receiver}" for sender, receiver in slow)
     between = ", ".join(f"{sender} and {receiver}" for sender, receiver in slow)
-    return Link(slow, ranks, ends, f"the ranks {between}")
+    return SlowPairs(slow, ranks, ends, f"the ranks {between}")
 
 
-def _of_hosts(pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, object]) -> Link | None:
+def _of_hosts(
+    pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, object]
+) -> SlowPairs | None:
     """The hosts all of whose pairs, and no others, are slow."""
     across = _across(pairs, host)
     if not set(slow) <= set(across) or len(across) - len(slow) < 2:
@@ -247,7 +249,7 @@ def _of_hosts(pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, obje
     of_link = {p for p in across if (host[p[0]], host[p[1]]) == (sender, receiver)}
     if set(slow) == of_link:
         ends = f"host {sender} → host {receiver}"
-        return Link(slow, ranks, ends, f"the hosts {sender} and {receiver}", "host")
+        return SlowPairs(slow, ranks, ends, f"the hosts {sender} and {receiver}", "host")
     for name in (sender, receiver):
         sends = {pair for pair in across if host[pair[0]] == name}
         receives = {pair for pair in across if host[pair[1]] == name}
@@ -259,7 +261,7 @@ def _of_hosts(pairs: list[Pair], slow: tuple[Pair, ...], host: Mapping[int, obje
 
 def _slow_host(
     pairs: list[Pair], level: Mapping[Pair, float], host: Mapping[int, object]
-) -> Link | None:
+) -> SlowPairs | None:
     """The host whose pairs with several others are all slower than any without it.
 
     However many these are: along a chain of four hosts most of the pairs are of one of them. The
@@ -287,11 +289,11 @@ def _of_host(
     verb: str,
     host: Mapping[int, object],
     rest: tuple[Pair, ...] = (),
-) -> Link:
+) -> SlowPairs:
     """All that goes from or to a host, or both ways."""
     mine = tuple(sorted({rank for pair in slow for rank in pair if host[rank] == name}))
     between = f"host {name} and the others"
-    return Link(slow, mine, f"{verb} host {name}", between, "host", separable=False, rest=rest)
+    return SlowPairs(slow, mine, f"{verb} host {name}", between, "host", separable=False, rest=rest)
 
 
 def _separate(slow: Rows, rest: Rows) -> bool:

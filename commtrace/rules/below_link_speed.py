@@ -20,7 +20,7 @@ from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._link_speed import ALONE, Way, way_of
+from commtrace.rules._link_speed import ALONE, LinkSpeed, link_speed
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import on_links
 from commtrace.topology import uniform_link
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Slow(Struct, frozen=True, eq=False):
-    """Rows of operations of one dimension, what each usually takes, and the way that most go.
+    """Rows of operations of one dimension, what each usually takes, and the link of most.
 
     ``most`` are the operations of the most frequent kind in one group, ``rest`` those of the
     dimension's groups that are not slow.
@@ -40,7 +40,7 @@ class _Slow(Struct, frozen=True, eq=False):
 
     operations: Rows
     expected_ns: Float64
-    way: Way
+    speed: LinkSpeed
     most: int
     rest: Rows
 
@@ -118,38 +118,38 @@ class BelowLinkSpeed(Rule, frozen=True):
         looked = uniform_link(run) is not None
         group = known.coded("communicator")
         dimension = dimensions_of(run, group)
-        kinds: dict[str, list[tuple[Int64, Way]]] = defaultdict(list)
+        kinds: dict[str, list[tuple[Int64, LinkSpeed]]] = defaultdict(list)
         linked: set[int] = set()
         for at in grouped(group, known.coded("op")):
             some = known.take(at)
-            way = way_of(run, some, self.max_share)
-            looked |= way is not None
-            if way is not None and way.is_slow(some, run):
-                kinds[dimension.at(at[0]) or group.at(at[0]) or ""].append((at, way))
-            elif way is not None and way.is_fast(some):
+            speed = link_speed(run, some, self.max_share)
+            looked |= speed is not None
+            if speed is not None and speed.is_slow(some, run):
+                kinds[dimension.at(at[0]) or group.at(at[0]) or ""].append((at, speed))
+            elif speed is not None and speed.is_fast(some):
                 linked.update(members(group.at(at[0]) or ""))
         if not looked:
             raise CannotLook("needs a recorded topology with one kind of link between all GPUs")
         for name, its in kinds.items():
             at = np.concatenate([rows for rows, _ in its])
-            most, way = max(its, key=lambda one: len(one[0]))
+            most, speed = max(its, key=lambda one: len(one[0]))
             expected = np.concatenate(
                 [its_way.expected_ns(known.take(rows)) for rows, its_way in its]
             )
             others = dimension.being(name) & ~np.isin(group.codes, group.codes[at])
-            slow = _Slow(known.take(at), expected, way, len(most), known.take(others))
+            slow = _Slow(known.take(at), expected, speed, len(most), known.take(others))
             # Ranks that all are fast with others have their links, and to each other they may lack.
-            if way.pcie is None or not linked.issuperset(slow.ranks):
+            if speed.pcie is None or not linked.issuperset(slow.ranks):
                 yield slow
 
     def _finding(self, slow: _Slow, gain: Saving, run: Measures) -> Finding:
-        its, way, link = slow.operations, slow.way, slow.way.link
+        its, speed, link = slow.operations, slow.speed, slow.speed.link
         busbw, share, size_bytes = (
             median(each)
             for each in (its.floats("busbw_gb_s"), hidden(its, run), its.ints("size_bytes"))
         )
         usually = ms(float(slow.expected_ns.sum()))
-        alone, assumed = share < ALONE, way.assumed(busbw)
+        alone, assumed = share < ALONE, speed.assumed(busbw)
         ranks = () if len(slow.ranks) == len(run.rows("ranks")) else tuple(slow.ranks)
         usual = median(slow.rest.floats("busbw_gb_s")) if len(slow.rest) else None
         beside = "" if usual is None else f"; others like them reached {usual:.3g} GB/s"
@@ -164,7 +164,7 @@ class BelowLinkSpeed(Rule, frozen=True):
             streams=streams(its, run),
             saving=gain,
             evidence=(
-                Evidence("bus bandwidth", busbw, "GB/s", way.most_gb_s),
+                Evidence("bus bandwidth", busbw, "GB/s", speed.most_gb_s),
                 Evidence(f"{link.name} usually reaches", link.usual_gb_s, "GB/s"),
                 *(() if usual is None else (Evidence("others like them", usual, "GB/s"),)),
                 Evidence("of it under compute", 100 * share, "%"),
@@ -175,7 +175,7 @@ class BelowLinkSpeed(Rule, frozen=True):
             ),
             advice=(
                 "see with NCCL_DEBUG=INFO which transport and channels NCCL chose, and "
-                f"{way.where_to_look(busbw)}; at the usual speed they take "
+                f"{speed.where_to_look(busbw)}; at the usual speed they take "
                 f"{usually}, not {ms(float(its.ints('transfer_ns').sum()))}"
             ),
             confidence="high" if alone and not assumed else "medium",

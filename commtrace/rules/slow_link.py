@@ -21,8 +21,8 @@ from commtrace.rules._slow_groups import SlowGroups, slow_groups
 from commtrace.rules._slow_links import (
     MIN_COUNT,
     MIN_RATIO,
-    Link,
     Rings,
+    SlowPairs,
     SlowTransfers,
     by_pair,
     rings_over,
@@ -255,7 +255,7 @@ class SlowLink(Rule, frozen=True):
         return _ring({1: 200.0, 2: 200.0})
 
 
-def _advice(link: Link) -> str:
+def _advice(link: SlowPairs) -> str:
     """What to do about a link; of a rank all of whose slow ones are its own, about these."""
     if link.unit == "rank" and len(link.ranks) == 1:
         return (

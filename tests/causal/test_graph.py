@@ -56,7 +56,7 @@ def in_order(case: Case) -> Case:
 
 
 def longest(graph: Graph, lag: Int64) -> Int64:
-    """The longest way to each node, found naively: sources come before targets."""
+    """The longest path to each node, found naively: sources come before targets."""
     time = graph.time_ns.copy()
     for node in range(time.size):
         into = graph.target[:] == node
@@ -79,7 +79,7 @@ def test_unchanged_lags_give_every_time_again(case: Case) -> None:
 
 
 @given(cases(), st.integers(1, 20))
-def test_each_edit_is_what_the_longest_way_is(case: Case, edits: int) -> None:
+def test_each_edit_is_what_the_longest_path_is(case: Case, edits: int) -> None:
     lags = case.graph.lag_ns[:, None] + np.arange(edits) * case.more_ns
     lags[case.edge, ::2] = DROPPED
     replayed = replay(case.graph, lags)

@@ -54,11 +54,11 @@ def test_no_rank_saves_more_than_the_critical_path_has_of_it(
 ) -> None:
     run = training(uneven, ranks=6, sleep_us=late(culprit))
     lag, work = as_measured(run), own_work(run)
-    way = bounds.critical_way(run, lag)
-    most = bounds.at_most(run, way, work.own_ns, work.typical_ns)
+    path = bounds.critical_path(run, lag)
+    most = bounds.at_most(run, path, work.own_ns, work.typical_ns)
     ranks = np.unique(run_graph(run).calls.rank)
     alone = saved_by(run, lag, (typical(run, [rank], lag) for rank in ranks.tolist()))
-    rounded = way.edges.size  # a nanosecond each
+    rounded = path.edges.size  # a nanosecond each
     assert (alone.sum(axis=0) <= most[ranks] + rounded).all()
 
 
@@ -69,9 +69,9 @@ def test_no_set_saves_more_than_a_critical_path_without_others_leaves(
     run = training(uneven, ranks=6, sleep_us=late(culprit))
     lag = as_measured(run)
     edits = [typical(run, ranks, lag) for ranks in ([0, 3], [1, 2, 3], [3, 4, 5], range(6))]
-    edited = [bounds.way_with(run, changed(lag, edit)) for edit in edits]
-    ways = [bounds.critical_way(run, lag), *edited]
+    edited = [bounds.path_to_end(run, changed(lag, edit)) for edit in edits]
+    paths = [bounds.critical_path(run, lag), *edited]
     saved = saved_by(run, lag, edits).sum(axis=0).tolist()
     for at, (edit, saves) in enumerate(zip(edits, saved, strict=True)):
-        assert saves <= bounds.saves_at_most(ways, edit) <= bounds.saves_at_most(ways[:1], edit)
-        assert saves == bounds.saves_at_most([ways[0], ways[at + 1]], edit)
+        assert saves <= bounds.saves_at_most(paths, edit) <= bounds.saves_at_most(paths[:1], edit)
+        assert saves == bounds.saves_at_most([paths[0], paths[at + 1]], edit)

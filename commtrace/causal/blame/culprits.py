@@ -24,7 +24,7 @@ from commtrace.causal.blame.suspects import (
     suspects_in_median,
 )
 from commtrace.causal.blame.weighed import weighed
-from commtrace.causal.edits.bounds import critical_way
+from commtrace.causal.edits.bounds import critical_path
 from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved_by, scaled
 from commtrace.causal.replay.graph import Change, Lags, changed, changes
@@ -103,15 +103,15 @@ def culprits(run: Measures, min_share: float) -> Culprits:
     excused: list[Culprit] = []
     lag, mended = undisturbed(run), as_measured(run)
     worth = min_share * float(its.step_ns.sum())
-    least = min_share * float(critical_way(run, lag).step_ns.sum())
+    least = min_share * float(critical_path(run, lag).step_ns.sum())
     left = ranks
     while left and len(found) + len(excused) < _MOST:
         # The last is compared with what the others' work is at its places, as that mostly is.
         last = len(left) == 1
         if last and not all(culprit.in_median for culprit in (*found, *excused)):
             break
-        ways = (suspects_in_median,) if last else (suspects, suspects_in_median)
-        each = (tried(run, left, lag, least) for tried in ways)
+        searches = (suspects_in_median,) if last else (suspects, suspects_in_median)
+        each = (tried(run, left, lag, least) for tried in searches)
         first = _first(run, chain.from_iterable(each), len(ranks), lag, worth)
         if first is None:
             break
@@ -194,6 +194,6 @@ def stalls_in_turn(run: Measures, min_share: float) -> tuple[int, ...]:
     No rank is to blame alone for what one stalls in one of them, and another in another.
     """
     steps = evened(run, min_share)
-    after = critical_way(run, undisturbed(run)).step_ns - steps
+    after = critical_path(run, undisturbed(run)).step_ns - steps
     stalls = in_few(steps, steps.astype(np.float64), least_noise_ns(run), after)
     return stalls if len(stalls) > 1 else ()

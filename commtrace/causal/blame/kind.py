@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64
-from commtrace.causal.edits.bounds import Way
+from commtrace.causal.edits.bounds import CriticalPath
 from commtrace.causal.edits.run_edits import changed_step_ns, of_ranks, scaled
 from commtrace.causal.replay.graph import Change, Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -27,13 +27,13 @@ class Kind(Struct, frozen=True, eq=False):
     """An edit of ranks' ``work``: what is ``wanted`` of some calls of ranks edited together.
 
     ``wanted_ns`` is that of each call if its rank alone is edited. It changes these lags, with
-    which ``way`` is the critical path.
+    which ``path`` is the critical path.
     """
 
     run: Measures
     lag_ns: Lags
     work: OwnWork
-    way: Way
+    path: CriticalPath
     wanted: Callable[[tuple[int, ...], Bool], Float64]
     wanted_ns: Float64
     made: Made
@@ -51,4 +51,4 @@ class Kind(Struct, frozen=True, eq=False):
     def saved(self, sets: Sequence[tuple[int, ...]]) -> Int64:
         """What each step is shorter if each of some sets is edited: steps × sets."""
         edits = (self.change(ranks) for ranks in sets)
-        return self.way.step_ns[:, None] - changed_step_ns(self.run, self.lag_ns, edits)
+        return self.path.step_ns[:, None] - changed_step_ns(self.run, self.lag_ns, edits)

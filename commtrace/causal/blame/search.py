@@ -16,7 +16,7 @@ from commtrace.causal.blame.alone import Alone
 from commtrace.causal.blame.kind import Kind, Made
 from commtrace.causal.blame.sets import known_sets, sizes
 from commtrace.causal.chance import above_zero
-from commtrace.causal.edits.bounds import at_most, saves_at_most, way_with
+from commtrace.causal.edits.bounds import at_most, path_to_end, saves_at_most
 from commtrace.causal.replay.graph import Change, changed
 from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
@@ -90,8 +90,8 @@ class Search:
     def __init__(self, left: list[int], least: float, kind: Kind) -> None:
         self.run, self.left, self.least, self.kind = kind.run, left, least, kind
         own = kind.work.own_ns
-        self.on_way = at_most(kind.run, kind.way, own, np.broadcast_to(0.0, own.shape))
-        each = at_most(kind.run, kind.way, own, kind.wanted_ns)
+        self.on_path = at_most(kind.run, kind.path, own, np.broadcast_to(0.0, own.shape))
+        each = at_most(kind.run, kind.path, own, kind.wanted_ns)
         most = {one: max(float(each[one]), 0.0) for one in left}
         asked = [one for one in left if len(left) <= _FEW or most[one] > _OTHERS * least]
         self.alone = Alone(asked, most, lambda some: kind.saved([(one,) for one in some]))
@@ -181,7 +181,7 @@ class Search:
         sets = [tuple(sorted(nested[:count])) for count in counts]
         sets = [its for its in sets if 2 * len(its) <= len(self.left) or self._do_alike(its)]
         sets += known_sets(self.run, self.left)
-        sets = [its for its in dict.fromkeys(sets) if self.on_way[list(its)].sum() >= self.least]
+        sets = [its for its in dict.fromkeys(sets) if self.on_path[list(its)].sum() >= self.least]
         tried = self._tried(sets)
         fits = {ranks: tried[ranks] for ranks in sets if ranks in tried}
         fits = {ranks: steps for ranks, steps in fits.items() if self._fits(ranks, steps)}
@@ -237,17 +237,17 @@ class Search:
 
         From that of the run, and of many sets from that without the most of them.
         """
-        tried, ways = dict[tuple[int, ...], Int64](), [self.kind.way]
+        tried, paths = dict[tuple[int, ...], Int64](), [self.kind.path]
         if len(sets) > _FEW_SETS:
-            most = max(sets, key=lambda ranks: float(self.on_way[list(ranks)].sum()))
-            ways.append(way_with(self.run, changed(self.kind.lag_ns, self.kind.change(most))))
-            tried[most] = self.kind.way.step_ns - ways[-1].step_ns
-        on_ways = distinct(np.concatenate([way.own for way in ways]))
+            most = max(sets, key=lambda ranks: float(self.on_path[list(ranks)].sum()))
+            paths.append(path_to_end(self.run, changed(self.kind.lag_ns, self.kind.change(most))))
+            tried[most] = self.kind.path.step_ns - paths[-1].step_ns
+        on_paths = distinct(np.concatenate([path.own for path in paths]))
         asked = [
             ranks
             for ranks in sets
             if ranks not in tried
-            and saves_at_most(ways, self.kind.change(ranks, on_ways)) >= self.least
+            and saves_at_most(paths, self.kind.change(ranks, on_paths)) >= self.least
         ]
         return tried | dict(zip(asked, self.kind.saved(asked).T, strict=True))
 

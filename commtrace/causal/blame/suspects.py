@@ -24,7 +24,7 @@ from commtrace.causal.blame.sure import (
     wanted_ns,
     without_more,
 )
-from commtrace.causal.edits.bounds import critical_way
+from commtrace.causal.edits.bounds import critical_path
 from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import (
     even,
@@ -134,12 +134,12 @@ def suspects(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> l
     takes long by turns. That is first if it is nearly as much.
     """
     work = work_on_cores(run, lag_ns)  # those mended before are typical of the others, too
-    way = critical_way(run, lag_ns)
+    path = critical_path(run, lag_ns)
 
     def wanted(ranks: tuple[int, ...], which: Bool) -> Float64:
         return of_the_rest(run, ranks, work, which)
 
-    kind = Kind(run, lag_ns, work, way, wanted, work.typical_ns, "all")
+    kind = Kind(run, lag_ns, work, path, wanted, work.typical_ns, "all")
     found = [_of_kind(left, least_ns, kind)]
     on_cpus = bool(run_graph(run).calls.on_cpu.any())
     # Without operators the time without them is all, and the edit is the same.
@@ -166,8 +166,8 @@ def _surely(run: Measures, left: list[int], lag_ns: Lags, least_ns: float) -> Su
     def wanted(ranks: tuple[int, ...], which: Bool) -> Float64:
         return wanted_ns(run, work, ranks)[which]
 
-    way = critical_way(run, alike)
-    kind = Kind(run, alike, work, way, wanted, wanted_ns(run, work), "sure")
+    path = critical_path(run, alike)
+    kind = Kind(run, alike, work, path, wanted, wanted_ns(run, work), "sure")
     found = _of_kind(left, least_ns, kind)
     if found is None:
         return None
@@ -193,7 +193,7 @@ def suspects_in_median(
     def wanted(_ranks: tuple[int, ...], which: Bool) -> Float64:
         return wanted_ns[which]
 
-    kind = Kind(run, lag_ns, work, critical_way(run, lag_ns), wanted, wanted_ns, "median")
+    kind = Kind(run, lag_ns, work, critical_path(run, lag_ns), wanted, wanted_ns, "median")
     search = Search(left, least_ns, kind)
     found = search.single() or search.apart()
     beyond = found is not None and median(found.steps_ns) > least_noise_ns(run)

@@ -32,7 +32,7 @@ __all__ = [
     "arranged",
     "changed",
     "changes",
-    "longest_way",
+    "longest_path",
     "replay",
     "replayed",
 ]
@@ -237,6 +237,6 @@ def _more(lag_ns: Lags, change: Change) -> Int64:
     return np.subtract(by, lag_ns[edges], dtype=np.int64)
 
 
-def longest_way(graph: Graph, lag_ns: Lags, time_ns: Int64, node: int) -> Int64:
-    """The edges of the longest way to a node, the last one first, of a graph replayed."""
-    return np.asarray(graph.plan.longest_way(node, lag_ns, time_ns), dtype=np.int64)
+def longest_path(graph: Graph, lag_ns: Lags, time_ns: Int64, node: int) -> Int64:
+    """The edges of the longest path to a node, the last one first, of a graph replayed."""
+    return np.asarray(graph.plan.longest_path(node, lag_ns, time_ns), dtype=np.int64)

@@ -113,8 +113,8 @@ class Plan:
         np.subtract.at(by, end + in_row, by_ns)
         return ranges(first, sizes), np.cumsum(by[:-1])
 
-    def longest_way(self, node: int, lag_ns: Lags, time_ns: Int64) -> list[int]:
-        """The edges of the longest way to a node, the last one first, with these lags and times."""
+    def longest_path(self, node: int, lag_ns: Lags, time_ns: Int64) -> list[int]:
+        """The edges of the longest path to a node, the last first, with these lags and times."""
         # A number of another type would make numpy convert all of them.
         head = int(self.first.searchsorted(np.int32(node), side="right")) - 1
         found, ways = list[int](), self.ways.place.size
