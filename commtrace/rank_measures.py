@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from commtrace.causal.rank.rank_graph import graph_columns
 from commtrace.engine import Lost, attempt
 from commtrace.measures import Measures, name_of
-from commtrace.metrics.rank.activity import rank_work
+from commtrace.metrics.rank.activity import rank_activity
 from commtrace.metrics.rank.devices import rank_devices, rank_steps
 from commtrace.metrics.rank.kernels_beside import kernels_beside
 from commtrace.metrics.rank.rank_threads import rank_threads
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["GPU_MEASURES", "RANK_MEASURES", "measured"]
 
 RANK_MEASURES: tuple[Callable[[Measures, int], Columns], ...] = (
-    rank_work,
+    rank_activity,
     rank_devices,
     rank_steps,
     rank_spans,

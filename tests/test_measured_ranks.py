@@ -15,7 +15,7 @@ import pytest
 from benchmarks.generate import BASE_NS, write_run
 from commtrace import rank_measures
 from commtrace.measures import Measures, Sealed, learn, name_of
-from commtrace.metrics.rank.activity import work
+from commtrace.metrics.rank.activity import stream_activity
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.rows_of import measured_ranks
 from commtrace.rank_measures import GPU_MEASURES, RANK_MEASURES, measured
@@ -128,7 +128,11 @@ def test_ranks_of_which_some_were_measured(generated: Path) -> None:
     for by_step in (False, True):
         expected = devices(here, by_step=by_step).frame()
         assert all(devices(run, by_step=by_step).frame().equals(expected) for run in (there, half))
-    assert work(here).keys() == work(there).keys() == work(half).keys()
+    assert (
+        stream_activity(here).keys()
+        == stream_activity(there).keys()
+        == stream_activity(half).keys()
+    )
 
 
 def test_what_this_process_reads_waits_to_be_asked_for(recorded: Path) -> None:

@@ -16,7 +16,7 @@ from commtrace.arrays import NULL
 from commtrace.few_bytes import Different, Strings, fewer, packed
 from commtrace.measures import Measures
 from commtrace.metrics.rank import rows_of
-from commtrace.metrics.rank.activity import work
+from commtrace.metrics.rank.activity import stream_activity
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.rank.rows_of import rows_of_device, rows_of_rank
 from commtrace.metrics.run.whole import whole
@@ -107,7 +107,7 @@ def test_large_tables_are_unpacked_in_blocks_of_ranks(
     every = pd.concat([part.frame() for part in parts], ignore_index=True)
     pd.testing.assert_frame_equal(every, run.kernels)
     pd.testing.assert_frame_equal(devices(packed).frame(), devices(run).frame())
-    assert work(packed).keys() == work(run).keys()
+    assert stream_activity(packed).keys() == stream_activity(run).keys()
     assert whole(packed) == whole(run)
     assert packed.packed("kernels")._frame is None  # type: ignore[union-attr]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, rows_by
 from commtrace.intervals import NEVER, Intervals, subtract, total, union
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.joined_rows import joined_rows, operation_of
 from commtrace.metrics.run.waits import matched
@@ -83,7 +83,7 @@ def _compute(run: Measures, rows: Rows) -> dict[Device, Intervals]:
     usual_ns = quantiles(rank, _clock_offset_ns(rows), 50, first.size)
     shift = dict(zip(rows.ints("rank")[first].tolist(), usual_ns.tolist(), strict=True))
     found = {}
-    for where, done in device_work(run).items():
+    for where, done in device_activity(run).items():
         if done.compute is not None:
             begun, ended = done.compute
             offset_ns = round(shift.get(where.rank, 0.0))

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Int64, rows_by
 from commtrace.comms import POINT_TO_POINT
-from commtrace.metrics.rank.activity import work
+from commtrace.metrics.rank.activity import stream_activity
 from commtrace.metrics.rank.exposed_calls import (
     asynchronous,
     exposed_ns,
@@ -77,7 +77,7 @@ def beside_compute(run: Measures, rows: Int64) -> Bool:
     calls = run.rows("collectives", rows)
     shared = np.zeros(len(calls), np.bool_)
     streams = rows_by(calls.ints("rank"), calls.coded("device"), calls.ints("stream"))
-    for stream, done in work(run).items():
+    for stream, done in stream_activity(run).items():
         computes = stream.device != "cpu" and done.compute is not None and done.compute[0].size
         if computes and stream in streams:
             shared[streams[stream]] = True

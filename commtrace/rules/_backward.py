@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, distinct, rows_by
 from commtrace.intervals import subtract, total, union
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.rank.exposed_calls import exposed_ns, most_exposed
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -86,7 +86,7 @@ def backward_alone_ns(run: Measures, within: Int64 | None = None) -> dict[Device
     """
     backward: dict[Device, int] = {}
     launched = _launched(run, within)
-    for place, done in device_work(run).items():
+    for place, done in device_activity(run).items():
         if done.compute is None or not done.communication[0].size:
             continue
         kernels = rows_of_rank(run, "kernels", place.rank)

@@ -14,7 +14,7 @@ from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.expect import nccl_latency_ns
 from commtrace.intervals import subtract, total, union
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.run_clock import intervals_on_run
@@ -95,7 +95,7 @@ def idle_ns(run: Measures, rows: Rows, rank: int, drains: Int64) -> int:
         np.append(arrival + mine.ints("wait_ns"), its.last_ns),
     )
     for device in mine.coded("device").occurring():
-        done = device_work(run).get(Device(rank, device))
+        done = device_activity(run).get(Device(rank, device))
         if done is not None and done.compute is not None:
             waits = subtract(waits, intervals_on_run(run, rank, done.compute))
     return total(waits)

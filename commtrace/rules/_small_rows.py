@@ -14,7 +14,7 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Edit
 from commtrace.comms import members
 from commtrace.intervals import covered
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import device_activity
 from commtrace.metrics.run.bandwidth import on_gpus
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.waits import matched
@@ -116,7 +116,7 @@ def _computed_ns(run: Measures, its: Rows, begin_ns: Int64, end_ns: Int64) -> In
     """
     most_ns = np.zeros_like(begin_ns)
     for rank in members(its.coded("communicator").at(0) or ""):
-        on_its = (work.compute for (of, _), work in device_work(run).items() if of == rank)
+        on_its = (work.compute for (of, _), work in device_activity(run).items() if of == rank)
         known = [when for when in on_its if when is not None and when[0].size]
         for when in known:
             on_run = intervals_on_run(run, rank, when)

@@ -14,7 +14,7 @@ from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.intervals import Intervals, covered, subtract, total, union, united
-from commtrace.metrics.rank.activity import Work, device_work
+from commtrace.metrics.rank.activity import Activity, device_activity
 from commtrace.metrics.run.whole import of_time, share_pct, step_count, whole, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule, too
@@ -74,7 +74,7 @@ class ExposedCopy(Rule, frozen=True):
         known = run.rows("copies", np.flatnonzero(mine))
         each = [
             _Exposed.of(_of(known, rank, device), work)
-            for (rank, device), work in device_work(run).items()
+            for (rank, device), work in device_activity(run).items()
             if device != "cpu" and work.compute is not None
         ]
         # With one GPU's mended the others would wait no less for what they copy.
@@ -148,7 +148,7 @@ class _Exposed(Struct, frozen=True, eq=False):
     places: int
 
     @classmethod
-    def of(cls, copies: Rows, work: Work) -> _Exposed:
+    def of(cls, copies: Rows, work: Activity) -> _Exposed:
         """Those of one device, which did this work."""
         copied = union(*copies.when())
         compute = work.compute or copied

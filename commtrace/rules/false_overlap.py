@@ -18,7 +18,7 @@ from commtrace.causal.work.cores import idle_cores_ns
 from commtrace.comms import is_update
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.intervals import covered
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import device_activity
 from commtrace.metrics.rank.rows_of import places_of_rank, rows_of_device, rows_of_rank
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.waits import matched
@@ -237,7 +237,7 @@ def _calls(run: Measures) -> _Calls:
     rank, device = calls.ints("rank"), calls.coded("device")
     on_cpu = _on_cpu(row, run) if row.size else None
     parts = [] if on_cpu is None else [on_cpu]
-    for place, done in device_work(run).items():
+    for place, done in device_activity(run).items():
         mine = np.flatnonzero((rank == place.rank) & device.being(place.device))
         by_graph = on_cpu is not None and place.device == "cpu"
         if mine.size and done.compute is not None and not by_graph:

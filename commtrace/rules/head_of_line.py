@@ -16,7 +16,7 @@ from commtrace.causal.savings import Edit, Saving, saving
 from commtrace.causal.work.cores import idle_cores_ns
 from commtrace.diagnosis import Evidence, Finding, enough, too_few
 from commtrace.intervals import covered, subtract, total, union
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import ready_ns
 from commtrace.metrics.run.group_dimensions import dimension_of, dimensions_of
@@ -279,7 +279,7 @@ def _gain_ns(stuck: _Stuck, run: Measures) -> tuple[int, int]:
 
 
 def _compute(run: Measures, rank: int, device: str) -> Intervals | None:
-    done = device_work(run).get(Device(rank, device))
+    done = device_activity(run).get(Device(rank, device))
     return done.compute if done else None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Float64, Int64, distinct, integers
 from commtrace.intervals import Intervals, covered, subtract
-from commtrace.metrics.rank.activity import device_work
+from commtrace.metrics.rank.activity import device_activity
 from commtrace.metrics.rank.rows_of import places_of_rank
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.metrics.run.span import run_span
@@ -64,7 +64,7 @@ def _exposed(run: Measures, rank: int) -> dict[str, tuple[Int64, Float64]]:
     first, last = run_span(run)
     edges = distinct(np.linspace(0, last - first, _WINDOWS + 1).astype(np.int64)) + first
     found = {}
-    for device, did in device_work(run).items():
+    for device, did in device_activity(run).items():
         if device.rank != rank or did.compute is None or not did.communication[0].size:
             continue
         begun, over = subtract(did.communication, did.compute)

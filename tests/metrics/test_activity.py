@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from commtrace.intervals import union
 from commtrace.measures import Measures
-from commtrace.metrics.rank.activity import Stream, Times, Work, _together, work
+from commtrace.metrics.rank.activity import Activity, Stream, Times, _together, stream_activity
 from commtrace.metrics.rank.devices import devices
 from commtrace.synthetic import Tiny
 
@@ -18,14 +18,14 @@ def test_two_tables_of_one_kind_on_a_stream(make_trace: Callable[..., Measures])
         kernels=[{**where, "kind": "communication", "start_ns": start} for start in (5, 7)],
         collectives=[{**where, "name": "Memcpy PtoP (Device -> Device)", "start_ns": 0}],
     )
-    its = work(run)[Stream(0, "cuda:0", 20)]
+    its = stream_activity(run)[Stream(0, "cuda:0", 20)]
     assert (its.events, its.start_ns, its.end_ns) == ({"communication": 3}, 0, 10)
     assert [side.tolist() for side in its.communication] == [[0, 5], [3, 10]]
 
 
 def test_a_device_of_which_one_stream_tells_no_compute_tells_none() -> None:
-    unknown = Work({"compute": 1}, 5, 9, {})
-    told = Work({"compute": 2}, 0, 3, {"compute": Times.of(*union([0], [3]))})
+    unknown = Activity({"compute": 1}, 5, 9, {})
+    told = Activity({"compute": 2}, 0, 3, {"compute": Times.of(*union([0], [3]))})
     for streams in ([unknown, told], [told, unknown]):
         device = _together(streams)
         assert device.compute is None

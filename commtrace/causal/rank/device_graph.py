@@ -29,7 +29,7 @@ from commtrace.causal.rank.device_waits import (
     resumptions,
     told_nothing,
 )
-from commtrace.causal.rank.device_work import Work
+from commtrace.causal.rank.device_work import DeviceWork
 from commtrace.causal.rank.moments import Moments
 from commtrace.quantiles import quantile
 from commtrace.table import Rows
@@ -136,7 +136,7 @@ def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
     ``steps``, as ``device_work.rank_tables`` has them. Takes time in proportion to the rows, and
     to calls that block times streams.
     """
-    work = Work.of(tables)
+    work = DeviceWork.of(tables)
     syncs = tables["synchronisations"]
     waits = resumptions(work, tables["blocking_calls"], syncs)
     recorded = recorded_waits(work, syncs)
@@ -161,7 +161,7 @@ def device_graph(tables: Mapping[str, Rows]) -> DeviceGraph:
     return edges.graph()
 
 
-def _of_collectives(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
+def _of_collectives(work: DeviceWork, steps: Rows, synchronisations: Rows) -> Pairs:
     """What waits for what since PyTorch makes collectives, and who calls them, wait."""
     before = collective_waits(work, steps)
     behind = awaited_at_once(work, steps, synchronisations)
@@ -252,7 +252,7 @@ def _before(nodes: Nodes, stream: Int64) -> Int64:
     return np.append(nodes.end, -1)[last]
 
 
-def _just_before(nodes: Nodes, graph: DeviceGraph, work: Work, alone: Bool) -> Pairs:
+def _just_before(nodes: Nodes, graph: DeviceGraph, work: DeviceWork, alone: Bool) -> Pairs:
     """Work that no edge so far explains the start of, and what ended on another stream before.
 
     Soon before: as long as known waits take, and 6 us. What nothing told to wait, ``alone``, waits

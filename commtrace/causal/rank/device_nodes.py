@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Int64
 from commtrace.causal.rank.device_waits import Pairs, Resumptions
-from commtrace.causal.rank.device_work import ROUNDING_NS, Work
+from commtrace.causal.rank.device_work import ROUNDING_NS, DeviceWork
 from commtrace.causal.rank.moments import Moments
 
 __all__ = ["CALL", "END", "LAUNCH", "RESUME", "START", "Nodes"]
@@ -17,7 +17,7 @@ _DIGITS_NS = 2
 """What start and duration, each written to the nanosecond, may add to an end."""
 _SILENT = 3
 """A thread was idle while the others did as many things as that, or more."""
-_BLOCKING_CALLS = 2  # after the numbers of tables in ``Work``
+_BLOCKING_CALLS = 2  # after the numbers of tables in ``DeviceWork``
 
 # Of nodes at one time the order: what ends, then what follows, then what ends at once.
 _ENDS, _RESUMES, _CALLS, _STARTS, _ENDS_AT_ONCE, _RESUMES_AT_ONCE = range(6)
@@ -26,8 +26,8 @@ _ENDS, _RESUMES, _CALLS, _STARTS, _ENDS_AT_ONCE, _RESUMES_AT_ONCE = range(6)
 class Nodes(Struct, frozen=True):
     """Nodes in topological order, and which of them are what.
 
-    ``start``, ``end`` and ``launch`` have an entry for each row of ``Work``, -1 for an unknown
-    launch; ``call`` and ``resume`` for each of ``Resumptions``. ``host`` are all on a host
+    ``start``, ``end`` and ``launch`` have an entry for each row of ``DeviceWork``, -1 for an
+    unknown launch; ``call`` and ``resume`` for each of ``Resumptions``. ``host`` are all on a host
     thread, and ``thread`` is theirs.
     """
 
@@ -44,7 +44,7 @@ class Nodes(Struct, frozen=True):
     thread: Int64
 
     @classmethod
-    def of(cls, work: Work, waits: Resumptions, awaited: Pairs) -> Nodes:
+    def of(cls, work: DeviceWork, waits: Resumptions, awaited: Pairs) -> Nodes:
         """The starts and ends of some work, its launches, and the host's waits for it.
 
         ``awaited`` is work of which one is known to have waited for the other.
@@ -136,7 +136,7 @@ def _resumes_before_calls(waits: Resumptions, thread: Int64, called_ns: Int64) -
 
 
 def _ends_before_resumes(
-    work: Work, waits: Resumptions, awaited: Pairs, resumes_ns: Int64
+    work: DeviceWork, waits: Resumptions, awaited: Pairs, resumes_ns: Int64
 ) -> Int64:
     """The ends, not behind what waited for them, nor behind the next start on their stream."""
     ends_ns = _ends_before_starts(work, awaited)
@@ -145,7 +145,7 @@ def _ends_before_resumes(
     return np.maximum(ends_ns, work.start_ns)
 
 
-def _ends_before_starts(work: Work, awaited: Pairs) -> Int64:
+def _ends_before_starts(work: DeviceWork, awaited: Pairs) -> Int64:
     """The ends, not behind a start that followed them but for real overlap.
 
     That is the next on their stream, one that waited for them, or any that is as near as the last

@@ -6,14 +6,14 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, first_rows, least, nth, numbered
 from commtrace.causal.rank.device_waits import Pairs
-from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
+from commtrace.causal.rank.device_work import ROUNDING_NS, DeviceWork, Numbered
 
 __all__ = ["in_other_steps"]
 
 _CONTRADICTED = 0.1  # of the steps: some step may do what the others do not
 
 
-def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
+def in_other_steps(work: DeviceWork, pairs: Pairs) -> tuple[Pairs, Pairs]:
     """The inferred waits without those that other steps contradict; and theirs elsewhere.
 
     A place is the n-th work on a stream in a step, or the n-th of a name. A wait of one place for
@@ -52,7 +52,7 @@ def in_other_steps(work: Work, pairs: Pairs) -> tuple[Pairs, Pairs]:
     return (ended[kept], started[kept]), (its_end[latent], its_start[latent])
 
 
-def _places(work: Work) -> Int64:
+def _places(work: DeviceWork) -> Int64:
     """A number for each stream, and which of its works in the step it is.
 
     In steps that give the stream more or less than most do, that is by name, from the last
@@ -66,7 +66,7 @@ def _places(work: Work) -> Int64:
     return numbered(what, nth(numbered(work.step, what)))
 
 
-def _communicated(work: Work) -> Int64:
+def _communicated(work: DeviceWork) -> Int64:
     """How much of its step's communication was launched before each work."""
     launched = np.sort(work.launch_ns[work.communicates])
     step, before = numbered(work.step), np.searchsorted(launched, work.launch_ns)

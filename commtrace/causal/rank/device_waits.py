@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, distinct, least
-from commtrace.causal.rank.device_work import ROUNDING_NS, Numbered, Work
+from commtrace.causal.rank.device_work import ROUNDING_NS, DeviceWork, Numbered
 from commtrace.causal.rank.moments import Moments
 from commtrace.kernels import is_launch
 from commtrace.table import Rows
@@ -31,7 +31,7 @@ WAKES_NS = 15_000
 """The host resumes this soon after the end that it waited for."""
 
 Pairs = tuple[Int64, Int64]
-"""Rows of ``Work`` that ended, and of what waited for each to start or resume."""
+"""Rows of ``DeviceWork`` that ended, and of what waited for each to start or resume."""
 
 _AT_ONCE_NS = 100_000  # from recording its end: a wait later on is for what was called before
 _SYNCHRONISES = re.compile(r"(?:cuda|cu|hip)(?:\w+Synchronize|(?:Mem|Host)?Free)")
@@ -40,7 +40,7 @@ _OF_EVENT = re.compile(r"(?:cuda|cu|hip)EventSynchronize")
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def recorded_waits(work: Work, synchronisations: Rows) -> Pairs:
+def recorded_waits(work: DeviceWork, synchronisations: Rows) -> Pairs:
     """What streams were told to wait for, where the profiler recorded it.
 
     The first work that a stream was given behind its wait starts behind the last that the
@@ -62,7 +62,7 @@ class _Told(Struct, frozen=True):
     ended: Int64
 
     @classmethod
-    def of(cls, work: Work, synchronisations: Rows) -> _Told:
+    def of(cls, work: DeviceWork, synchronisations: Rows) -> _Told:
         is_wait = synchronisations.coded("kind").being("Stream Wait Event")
         waits = work.stream_numbers(synchronisations, "stream")
         awaited = work.stream_numbers(synchronisations, "awaited_stream")
@@ -79,7 +79,7 @@ class _Told(Struct, frozen=True):
         return np.append(self.ended[its], -1)[last]
 
 
-def told_nothing(work: Work, synchronisations: Rows) -> Bool:
+def told_nothing(work: DeviceWork, synchronisations: Rows) -> Bool:
     """Which work nothing told to wait for another stream, since what its stream was given before.
 
     On streams whose waits the profiler recorded, from the first on. Not what no launch is known of,
@@ -98,7 +98,7 @@ def told_nothing(work: Work, synchronisations: Rows) -> Bool:
     return alone
 
 
-def collective_waits(work: Work, steps: Rows) -> Pairs:
+def collective_waits(work: DeviceWork, steps: Rows) -> Pairs:
     """What collectives on a stream of their own waited for, as PyTorch makes them wait.
 
     That is what had been given, when they were called, to the stream that was current then:
@@ -110,7 +110,7 @@ def collective_waits(work: Work, steps: Rows) -> Pairs:
     return _existing(work.launched.last(_current(work, steps, rows), called), rows)
 
 
-def awaited_at_once(work: Work, steps: Rows, synchronisations: Rows) -> Pairs:
+def awaited_at_once(work: DeviceWork, steps: Rows, synchronisations: Rows) -> Pairs:
     """What waited for collectives that the stream which called them waits for at once.
 
     Of the waits that PyTorch makes a stream enter a trace keeps the calls. An event recorded
@@ -153,7 +153,7 @@ def _left_to_wait_for(launched: Bool, communicates: Bool, waits: Bool, on: Int64
     return left
 
 
-def _current(work: Work, steps: Rows, rows: Int64) -> Int64:
+def _current(work: DeviceWork, steps: Rows, rows: Int64) -> Int64:
     """The stream that was current when collectives were called; -1 if unknown, or their own."""
     place, labelled = _places(work, steps)
     other = (work.thread >= 0) & ~work.communicates & ((work.table == 0) | labelled)
@@ -168,7 +168,7 @@ def _current(work: Work, steps: Rows, rows: Int64) -> Int64:
 class Resumptions(Struct, frozen=True):
     """Calls at whose end the host had waited for a GPU.
 
-    ``row`` is that of ``blocking_calls``. ``ended`` and ``begun`` pair rows of ``Work`` with the
+    ``row`` is that of ``blocking_calls``. ``ended`` and ``begun`` pair rows of ``DeviceWork`` with
     numbers, from 0, of the calls here that waited for their end or for their start.
     """
 
@@ -180,7 +180,7 @@ class Resumptions(Struct, frozen=True):
     begun: Pairs
 
 
-def resumptions(work: Work, calls: Rows, synchronisations: Rows) -> Resumptions:
+def resumptions(work: DeviceWork, calls: Rows, synchronisations: Rows) -> Resumptions:
     """Calls that synchronise, or copy pageable memory, or end when work on a GPU has ended.
 
     A copy from pageable memory waits for its start, since then the host feeds it. Others wait for
@@ -237,7 +237,7 @@ def _recorded_before(calls: Rows, synchronisations: Rows) -> Int64:
     return np.where(at >= 0, np.append(recorded[order], NULL)[at], calls.ints("start_ns"))
 
 
-def _pageable_copy(work: Work, thread: Int64, start_ns: Int64) -> Int64:
+def _pageable_copy(work: DeviceWork, thread: Int64, start_ns: Int64) -> Int64:
     """The copy from or to pageable memory that each call launches; -1 for others."""
     rows = np.flatnonzero(work.pageable & (work.thread >= 0))
     last = Moments(work.thread[rows], work.launch_ns[rows]).last(thread, start_ns)
@@ -245,7 +245,7 @@ def _pageable_copy(work: Work, thread: Int64, start_ns: Int64) -> Int64:
     return np.where(np.append(work.launch_ns, NULL)[copy] == start_ns, copy, -1)
 
 
-def _places(work: Work, steps: Rows) -> tuple[Int64, Bool]:
+def _places(work: DeviceWork, steps: Rows) -> tuple[Int64, Bool]:
     """A number for each thread and innermost label under which work was launched; if any was."""
     label = steps.coded("label")
     thread = work.threads.number(steps.ints("thread"))

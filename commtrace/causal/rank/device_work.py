@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROUNDING_NS",
+    "DeviceWork",
     "Numbered",
-    "Work",
     "rank_tables",
 ]
 
@@ -54,7 +54,7 @@ class Numbered(Struct, frozen=True):
         return np.where(found & (at < self.values.size), at, -1)
 
 
-class Work(Struct, frozen=True, dict=True):
+class DeviceWork(Struct, frozen=True, dict=True):
     """A rank's kernels and copies in the order of their starts.
 
     ``table`` is 0 for a row of ``kernels``, 1 for one of ``copies``. ``stream`` counts the pairs
@@ -81,7 +81,7 @@ class Work(Struct, frozen=True, dict=True):
     streams: Numbered
 
     @classmethod
-    def of(cls, tables: Mapping[str, Rows]) -> Work:
+    def of(cls, tables: Mapping[str, Rows]) -> DeviceWork:
         """The work in one rank's ``kernels`` and ``copies``; threads also of ``blocking_calls``."""
         kernels, copies = tables["kernels"], tables["copies"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from commtrace.arrays import NULL, Int64
-from commtrace.causal.rank.device_work import Work
+from commtrace.causal.rank.device_work import DeviceWork
 from commtrace.kernels import is_launch
 from commtrace.quantiles import median
 from commtrace.table import Coded, Rows
@@ -27,7 +27,7 @@ def with_waits(tables: Mapping[str, Rows]) -> Mapping[str, Rows]:
     """
     if not tables["blocking_calls"].coded("name").where(is_launch).all():
         return tables
-    work = Work.of(tables)
+    work = DeviceWork.of(tables)
     known = np.flatnonzero(work.thread >= 0)
     order = known[np.argsort(work.launch_ns[known], kind="stable")]
     launch_ns = work.launch_ns[order]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from commtrace.arrays import Int32, Int64, fewest
-from commtrace.causal.replay.places import Places
+from commtrace.causal.replay.chain_nodes import ChainNodes
 from commtrace.causal.replay.ways import Levels
 
 __all__ = ["Sources", "Targets"]
@@ -60,7 +60,7 @@ class Sources:
     """The node that each edge comes from: of links so far ``before`` the one that they lead to."""
 
     def __init__(self, source: Int32, first: Int32, targets: Targets) -> None:
-        self.ways, self._targets = Places(first, source[: targets.ways]), targets
+        self.ways, self._targets = ChainNodes(first, source[: targets.ways]), targets
         is_linked = np.ones(int(first[-1]), dtype=np.bool_)
         is_linked[first[:-1]] = False
         each, links = [np.empty(0, np.int8)], source[targets.ways :]

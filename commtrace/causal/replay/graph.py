@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from commtrace.arrays import Int32, Int64, distinct, narrow, sorted_by
 from commtrace.causal.replay.arrange import order_of
+from commtrace.causal.replay.chain_nodes import ChainNodes
 from commtrace.causal.replay.edge_ends import Sources, Targets
 from commtrace.causal.replay.node_times import NodeTimes
-from commtrace.causal.replay.places import Places
 from commtrace.causal.replay.plan import Plan
 from commtrace.causal.replay.ways import NOTHING, Later, Levels, Ways
 
@@ -152,7 +152,7 @@ class Latest:
     def __init__(self, graph: Graph, node: Int64, group: Int64) -> None:
         self._graph, plan = graph, graph.plan
         order = sorted_by(group)
-        self._node = Places(plan.first, node[order].astype(np.int32))
+        self._node = ChainNodes(plan.first, node[order].astype(np.int32))
         group = group[order]
         self._groups = np.flatnonzero(np.diff(group, prepend=-1))
         parts = distinct(np.append(self._groups, np.arange(0, node.size, _PART)))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec import Struct, structs
 
 from commtrace.arrays import Int32, Int64, ranges, sorted_by
-from commtrace.causal.replay.places import Places
+from commtrace.causal.replay.chain_nodes import ChainNodes
 from commtrace.heap import passing
 
 __all__ = ["NOTHING", "Later", "Levels", "Ways"]
@@ -46,7 +46,7 @@ class Levels(Struct, frozen=True, eq=False):
 class Ways:
     """From nodes to heads: of each the node's ``place``, of so many ``places``."""
 
-    def __init__(self, place: Places, levels: Levels, places: int) -> None:
+    def __init__(self, place: ChainNodes, levels: Levels, places: int) -> None:
         self.place, self._levels, self._places = place, levels, places
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.intervals import NEVER, Intervals, subtract, united
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Device, Work, device_work
+from commtrace.metrics.rank.activity import Activity, Device, device_activity
 from commtrace.metrics.run.run_clock import intervals_on_run
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["devices_busy", "devices_compute", "devices_only_communicate", "host_
 
 def host_busy(run: Measures, rank: int) -> Intervals:
     """When a rank's host ran operators."""
-    its = device_work(run).get(Device(rank, "cpu"))
+    its = device_activity(run).get(Device(rank, "cpu"))
     if its is None or its.compute is None:
         return NEVER
     return intervals_on_run(run, rank, its.compute)
@@ -47,9 +47,9 @@ def _on_run(run: Measures, rank: int, parts: Iterable[Intervals | None]) -> Inte
 
 
 @measure
-def _gpus(run: Measures) -> dict[int, list[Work]]:
-    of_rank: dict[int, list[Work]] = {}
-    for device, its in device_work(run).items():
+def _gpus(run: Measures) -> dict[int, list[Activity]]:
+    of_rank: dict[int, list[Activity]] = {}
+    for device, its in device_activity(run).items():
         if device.device != "cpu":
             of_rank.setdefault(device.rank, []).append(its)
     return of_rank

@@ -14,7 +14,7 @@ from msgspec.json import decode
 from commtrace.arrays import NULL, Int64, distinct, spread
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.compared_with import compared_with
-from commtrace.causal.work.worked_on import Done, What, Work, worked_on
+from commtrace.causal.work.worked_on import Done, What, WorkedOn, worked_on
 from commtrace.comms import canonical_dtype, element_bytes
 from commtrace.measures import measure
 from commtrace.units import clean
@@ -144,7 +144,7 @@ def _by_step(run: Measures) -> list[dict[int, Inputs]]:
     return found
 
 
-def _mean(ranks: Sequence[Mapping[int, Work]], steps: Int64) -> Work:
+def _mean(ranks: Sequence[Mapping[int, WorkedOn]], steps: Int64) -> WorkedOn:
     """What a rank does in these steps in the mean."""
     parts = [its[step] for its in ranks for step in steps.tolist() if step in its]
     every: dict[What, list[Done]] = {}
@@ -158,7 +158,7 @@ def _mean(ranks: Sequence[Mapping[int, Work]], steps: Int64) -> Work:
     }
 
 
-def _compared(late: Work, others: Work) -> Inputs:
+def _compared(late: WorkedOn, others: WorkedOn) -> Inputs:
     mine, theirs = _by_operator(late), _by_operator(others)
     larger: dict[str, float] = {}
     for name in mine:
@@ -180,22 +180,22 @@ def _compared(late: Work, others: Work) -> Inputs:
     )
 
 
-def _by_operator(work: Work) -> dict[str, dict[What, Done]]:
+def _by_operator(work: WorkedOn) -> dict[str, dict[What, Done]]:
     found: dict[str, dict[What, Done]] = {}
     for what, its in work.items():
         found.setdefault(what.name, {})[what] = its
     return found
 
 
-def _time_ns(work: Work) -> float:
+def _time_ns(work: WorkedOn) -> float:
     return sum(its.time_ns for its in work.values())
 
 
-def _often(work: Work, what: What) -> float:
+def _often(work: WorkedOn, what: What) -> float:
     return work[what].times if what in work else 0.0
 
 
-def _times(mine: Work, theirs: Work) -> float:
+def _times(mine: WorkedOn, theirs: WorkedOn) -> float:
     """How many times as many bytes one input has, that with the most: others may be weights."""
     if not theirs:
         return inf
@@ -203,7 +203,7 @@ def _times(mine: Work, theirs: Work) -> float:
     return max((ours / usual for ours, usual in pairs if usual > 0), default=1.0)
 
 
-def _bytes(work: Work) -> list[float]:
+def _bytes(work: WorkedOn) -> list[float]:
     """Of each input of an operator, all that it reads in a step."""
     each = [[size * its.times for size in _sizes(what)] for what, its in work.items()]
     most = max(map(len, each), default=0)
@@ -234,7 +234,7 @@ def _element_bytes(kind: str | None) -> int:
     return element_bytes(dtype) if dtype else _BYTES
 
 
-def _example(mine: Work, theirs: Work) -> tuple[str, str]:
+def _example(mine: WorkedOn, theirs: WorkedOn) -> tuple[str, str]:
     """What it works on, and what the others in place of that; nothing where they do no such thing.
 
     Of what it does oftener, that which takes longest. How often, where the others do it as well.

@@ -26,7 +26,7 @@ from commtrace.reader.nesting import around, enclosing
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Done", "What", "Work", "worked_on"]
+__all__ = ["Done", "What", "WorkedOn", "worked_on"]
 
 
 class What(NamedTuple):
@@ -44,7 +44,7 @@ class Done(NamedTuple):
     time_ns: float
 
 
-Work = Mapping[What, Done]
+WorkedOn = Mapping[What, Done]
 """What was done on what."""
 
 
@@ -60,7 +60,7 @@ class _Asked(NamedTuple):
 
 
 @measure
-def worked_on(run: Measures, ranks: tuple[int, ...]) -> Mapping[int, Mapping[int, Work]]:
+def worked_on(run: Measures, ranks: tuple[int, ...]) -> Mapping[int, Mapping[int, WorkedOn]]:
     """What ranks computed on in each step, by its number, as far as their files tell it.
 
     On GPUs it is the operator that launched a kernel, and the kernel's time; on CPUs an operator's
@@ -92,7 +92,7 @@ def _asked(run: Measures, rank: int, work: Callable[[int], OwnTimes]) -> _Asked 
     return _Asked(file, is_launched, thread, at_ns, duration_ns, step)
 
 
-def _done(asked: _Asked) -> dict[int, Work] | None:
+def _done(asked: _Asked) -> dict[int, WorkedOn] | None:
     try:
         its = operator_inputs(asked.file)
     except TraceError:

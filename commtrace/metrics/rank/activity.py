@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "Activity",
     "Device",
     "Stream",
     "Times",
-    "Work",
     "by_device",
     "calls_by_device",
+    "device_activity",
     "device_order",
-    "device_work",
-    "rank_work",
-    "work",
+    "rank_activity",
+    "stream_activity",
 ]
 
 
@@ -70,7 +70,7 @@ class Times(Struct, frozen=True, eq=False):
         return self.begin.values(), self.until.values()
 
 
-class Work(Struct, frozen=True):
+class Activity(Struct, frozen=True):
     """What ran in one place: how many events of each kind, and ``when``, as merged sets.
 
     ``start_ns`` and ``end_ns`` are the first start and the last end of any event. Sets are
@@ -111,7 +111,7 @@ class Work(Struct, frozen=True):
 
 
 @measure
-def work(run: Measures) -> dict[Stream, Work]:
+def stream_activity(run: Measures) -> dict[Stream, Activity]:
     """Every stream that did any work, in the order of rank, device and stream.
 
     On a GPU: communication kernels, all other kernels, copies and fills. On a CPU, per
@@ -120,7 +120,7 @@ def work(run: Measures) -> dict[Stream, Work]:
     """
     found: dict[Stream, dict[str, _Part]] = {}
     for ranks in measured_ranks(run):
-        for stream, kind, part in _parts(taken(rank_work, run, *ranks)):
+        for stream, kind, part in _parts(taken(rank_activity, run, *ranks)):
             found.setdefault(stream, {})[kind] = part
     return {
         stream: _merged(parts, has_compute=stream.device != "cpu" or stream.rank not in on_gpu(run))
@@ -130,7 +130,7 @@ def work(run: Measures) -> dict[Stream, Work]:
 
 
 @rank_measure
-def rank_work(run: Measures, *ranks: int) -> PackedColumns:
+def rank_activity(run: Measures, *ranks: int) -> PackedColumns:
     """What ran on each stream of some ranks: of each kind how much and, merged, when.
 
     A row is a ``rank``, ``device``, ``stream`` and ``kind`` (of KINDS) with its ``events``, the
@@ -162,9 +162,9 @@ def rank_work(run: Measures, *ranks: int) -> PackedColumns:
     )
 
 
-def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream, Work]]]:
+def by_device(streams: Mapping[Stream, Activity]) -> dict[Device, list[tuple[Stream, Activity]]]:
     """The streams of each device, in their order."""
-    devices: dict[Device, list[tuple[Stream, Work]]] = {}
+    devices: dict[Device, list[tuple[Stream, Activity]]] = {}
     for stream, done in streams.items():
         place = Device(stream.rank, stream.device)
         devices.setdefault(place, []).append((stream, done))
@@ -172,9 +172,9 @@ def by_device(streams: Mapping[Stream, Work]) -> dict[Device, list[tuple[Stream,
 
 
 @measure
-def device_work(run: Measures) -> dict[Device, Work]:
-    """Every device that did any work, all its streams together; as ``work`` otherwise."""
-    streams = by_device(work(run))
+def device_activity(run: Measures) -> dict[Device, Activity]:
+    """Every device that did any work, all its streams together; else as ``stream_activity``."""
+    streams = by_device(stream_activity(run))
     return {device: _together([done for _, done in its]) for device, its in streams.items()}
 
 
@@ -185,17 +185,17 @@ def calls_by_device(run: Measures) -> dict[tuple[int, str], slice | Int64]:
     places = rows_by(called.ints("rank"), called.coded("device"))
     return {
         device: in_a_row(places[device]) if device in places else slice(0)
-        for device in device_work(run)
+        for device in device_activity(run)
     }
 
 
-def _together(parts: Sequence[Work]) -> Work:
+def _together(parts: Sequence[Activity]) -> Activity:
     if len(parts) == 1:
         return parts[0]
     kinds = {kind for part in parts for kind in part.when}
     if any(part.compute is None for part in parts):
         kinds.discard("compute")
-    return Work(
+    return Activity(
         events=sum((Counter(part.events) for part in parts), Counter()),
         start_ns=min(part.start_ns for part in parts),
         end_ns=max(part.end_ns for part in parts),
@@ -219,7 +219,7 @@ class _Part(Struct, frozen=True):
 
 
 def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
-    """The rows of ``rank_work``."""
+    """The rows of ``rank_activity``."""
     ends = np.cumsum(its["intervals"])
     begins = ends - its["intervals"]
     names = its["device"].decoded(), its["kind"].decoded()
@@ -235,7 +235,7 @@ def _parts(its: Any) -> Iterator[tuple[Stream, str, _Part]]:
         yield Stream(rank, device, stream), kind, _Part(events, start_ns, end_ns, Times(*when))
 
 
-def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
+def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Activity:
     calls = parts.pop("call", None)
     when = {kind: part.when for kind, part in parts.items()}
     if calls:
@@ -248,7 +248,7 @@ def _merged(parts: dict[str, _Part], *, has_compute: bool) -> Work:
         when.pop("compute", None)
     elif "compute" not in when:
         when["compute"] = Times.of(*NEVER)
-    return Work(
+    return Activity(
         events={kind: part.events for kind, part in parts.items()},
         start_ns=min(part.start_ns for part in parts.values()),
         end_ns=max(part.end_ns for part in parts.values()),

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, rows_by, sums
 from commtrace.intervals import covered, subtract, union
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.rank.exposure import exposure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -111,7 +111,7 @@ def exposed_ns(run: Measures, rows: Int64) -> Int64:
     start_ns, end_ns = calls.when()
     found = np.zeros(rows.size, np.int64)
     for (rank, device), at in rows_by(calls.ints("rank"), calls.coded("device")).items():
-        done = device_work(run).get(Device(rank, device))
+        done = device_activity(run).get(Device(rank, device))
         if done is not None and done.compute is not None:
             exposed = subtract(done.communication, done.compute)
             found[at] = covered(start_ns[at], end_ns[at], exposed)
@@ -121,7 +121,7 @@ def exposed_ns(run: Measures, rows: Int64) -> Int64:
 def unlaunched_ns(run: Measures) -> int:
     """Exposed time before the host had launched the compute behind it: the median device's."""
     times = []
-    for place, done in device_work(run).items():
+    for place, done in device_activity(run).items():
         if done.compute is None or not done.communication[0].size:
             continue
         kernels = _compute_kernels(run, *place)

@@ -11,7 +11,7 @@ import numpy as np
 from commtrace.arrays import Float64, Int64, codes, distinct, first_rows
 from commtrace.intervals import Intervals, subtract, total, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Work, calls_by_device, device_work
+from commtrace.metrics.rank.activity import Activity, calls_by_device, device_activity
 from commtrace.metrics.rank.phases import phases
 from commtrace.table import Column, Rows, Table
 
@@ -88,7 +88,7 @@ def exposure(run: Measures, *, by: By = "group") -> Rows:
     code, keys = keys_of(run)
     start, end = called.when()
     found = []
-    for (rank, device), done in device_work(run).items():
+    for (rank, device), done in device_activity(run).items():
         at = calls_by_device(run)[rank, device]
         parts = _parts(done, start[at], end[at], code[at], keys)
         names = [column.name for column in table.columns[2:]]
@@ -100,7 +100,7 @@ def exposure(run: Measures, *, by: By = "group") -> Rows:
 
 
 def _parts(
-    done: Work, start: Int64, end: Int64, code: Int64, keys: Sequence[Key]
+    done: Activity, start: Int64, end: Int64, code: Int64, keys: Sequence[Key]
 ) -> list[tuple[Any, ...]]:
     """Key, communication and exposed time of each key on one device; ``code`` is that of a row."""
     known, first = np.unique(code, return_index=True)

@@ -9,7 +9,7 @@ import numpy as np
 from commtrace.arrays import Bool, Float64, Int64, first_rows, in_order, numbered, sums
 from commtrace.intervals import covered
 from commtrace.measures import rank_measure
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.table import Coded, Column, Columns, Rows, Table
 
@@ -117,7 +117,7 @@ def covered_shares(
 ) -> Float64:
     """Of each of a rank's events, the share in which communication runs on its device."""
     share = np.zeros(start.size)
-    work = device_work(run)
+    work = device_activity(run)
     for code, place in enumerate(device.names):
         at = np.flatnonzero(device.codes == code)
         if at.size and (done := work.get(Device(rank, place))):

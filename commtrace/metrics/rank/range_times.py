@@ -11,7 +11,7 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int64, among, rows_by
 from commtrace.intervals import Intervals, covered, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.rank.labels import Labels, labels
 from commtrace.metrics.rank.rank_events import without_kernel
 from commtrace.metrics.rank.rows_of import blocks
@@ -69,8 +69,8 @@ class _Work(NamedTuple):
 def range_times(run: Measures) -> RangeTimes:
     """How long each range of ``labels`` lasted, and how long what it launched ran."""
     its = labels(run)
-    devices = [place for place in device_work(run) if its.label.size]
-    known = [device_work(run)[place].compute for place in devices]
+    devices = [place for place in device_activity(run) if its.label.size]
+    known = [device_activity(run)[place].compute for place in devices]
     work = _launched(run, its, {place: i for i, place in enumerate(devices)})
     on_gpu = np.array([place.device != "cpu" for place in devices], dtype=np.bool_)
     begin, done = _extents(its, work.of(on_gpu[work.device]))
@@ -105,7 +105,7 @@ def _events(run: Measures) -> Iterator[tuple[int, _Events]]:
         yield _COPY, _on_device(copies, np.ones(len(copies), np.bool_))
     known = {
         place.rank
-        for place, done in device_work(run).items()
+        for place, done in device_activity(run).items()
         if place.device == "cpu" and done.compute is not None
     }
     ops = run.rows("ops")

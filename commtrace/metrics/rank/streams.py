@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.intervals import intersect, total
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import by_device, work
+from commtrace.metrics.rank.activity import by_device, stream_activity
 from commtrace.table import Column, Rows, Table
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def streams(run: Measures) -> Rows:
                 "events": sum(done.events.values()),
                 "busy_ns": total(done.busy),
             }
-            for where, done in work(run).items()
+            for where, done in stream_activity(run).items()
         ]
     )
 
@@ -64,7 +64,7 @@ def streams(run: Measures) -> Rows:
 def stream_overlap(run: Measures) -> Rows:
     """The time that both streams of a pair were busy, as ``STREAM_OVERLAP``."""
     rows: list[dict[str, Any]] = []
-    for (rank, device), streams in by_device(work(run)).items():
+    for (rank, device), streams in by_device(stream_activity(run)).items():
         busy = [(where.stream, done.busy) for where, done in streams]
         for (a, busy_a), (b, busy_b) in combinations(busy, 2):
             if overlap := total(intersect(busy_a, busy_b)):

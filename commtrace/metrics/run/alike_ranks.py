@@ -13,7 +13,7 @@ from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.exposed_waits import exposed_waits
-from commtrace.metrics.run.rank_places import Places, common_place, rank_places
+from commtrace.metrics.run.rank_places import Axis, common_place, rank_axes
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import profiler_steps, step_count, whole
 from commtrace.quantiles import median, medians, quantile, quantiles
@@ -81,11 +81,11 @@ def alike_ranks(run: Measures) -> Rows:
     least = _APART * step_ns
     known = [part for part in PARTS if part != _WAIT or _hidden_wait_ns(run) <= least]
     values = np.stack([times[part] for part in known], axis=1)
-    places = rank_places(run, ranks)
+    axes = rank_axes(run, ranks)
     groups = [
         group
         for gathered in _gathered(values, least)
-        for group in _by_place(values, places, gathered, least)
+        for group in _by_place(values, axes, gathered, least)
     ]
     groups.sort(key=lambda group: (-group.size, group[0]))
     usual = [np.rint(medians(values[group], axis=0)).astype(np.int64) for group in groups]
@@ -93,7 +93,7 @@ def alike_ranks(run: Measures) -> Rows:
         {
             "ranks": ",".join(map(str, ranks[group].tolist())),
             "count": group.size,
-            "place": common_place(places, group),
+            "place": common_place(axes, group),
             _WAIT: None,
             **dict(zip(known, its.tolist(), strict=True)),
             **_difference(known, its - usual[0]),
@@ -155,15 +155,13 @@ def _gathered(values: Float64, least: float) -> list[Int64]:
     return _places_of(group.reshape(-1))
 
 
-def _by_place(
-    values: Float64, places: Sequence[Places], group: Int64, least: float
-) -> Iterator[Int64]:
+def _by_place(values: Float64, axes: Sequence[Axis], group: Int64, least: float) -> Iterator[Int64]:
     """A group in parts, as long as the medians of hosts, or of a dimension's places, are apart.
 
     It is divided where a part has the widest gap first.
     """
     best, classes = 0.0, None
-    for its in places:
+    for its in axes:
         occurring, at = np.unique(its.place[group], return_inverse=True)
         for part in values[group].T:
             usual = quantiles(at, part, 50, occurring.size)
@@ -176,7 +174,7 @@ def _by_place(
         yield group
         return
     for part_of in _places_of(classes):
-        yield from _by_place(values, places, group[part_of], least)
+        yield from _by_place(values, axes, group[part_of], least)
 
 
 def _classes(values: Float64, least: float) -> Int64:

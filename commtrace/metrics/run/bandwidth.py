@@ -13,7 +13,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.expect import Model, fit
 from commtrace.intervals import covered
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import calls_by_device, device_work
+from commtrace.metrics.rank.activity import calls_by_device, device_activity
 from commtrace.metrics.run.group_sizes import group_sizes
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.message_waits import message_waits
@@ -136,7 +136,7 @@ def hidden(known: Rows, run: Measures) -> Float64:
     called, of = run.rows("collectives"), operation_of(run)
     start, duration = called.ints("start_ns"), called.ints("duration_ns")
     share: Float64 = np.zeros(start.size)
-    for place, done in device_work(run).items():
+    for place, done in device_activity(run).items():
         at = calls_by_device(run)[place]
         if done.compute is not None:
             inside = covered(start[at], start[at] + duration[at], done.compute)

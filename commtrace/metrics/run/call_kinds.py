@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Float64, Int64, codes, first_rows, most, sums
 from commtrace.intervals import covered
-from commtrace.metrics.rank.activity import calls_by_device, device_work
+from commtrace.metrics.rank.activity import calls_by_device, device_activity
 from commtrace.metrics.run.group_dimensions import DIMENSION, group_dimensions
 from commtrace.metrics.run.group_names import spoken_names
 from commtrace.metrics.run.group_sizes import DEDUCED, group_sizes
@@ -202,7 +202,7 @@ def _exposed_ns(each: Kinds, run: Measures) -> Float64:
     before[order[follows]] = times[reach[:-1] % max(times.size, 1)][follows[1:]]
     start = np.minimum(np.maximum(its.start_ns, before), its.end_ns)
     exposed: Float64 = (its.end_ns - start).astype(np.float64)
-    for device, done in device_work(run).items():
+    for device, done in device_activity(run).items():
         at, compute = calls_by_device(run)[device], done.compute
         end = its.end_ns[at]
         exposed[at] -= np.nan if compute is None else covered(start[at], end, compute)

@@ -9,7 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL
 from commtrace.intervals import subtract, total, union
 from commtrace.measures import measure
-from commtrace.metrics.rank.activity import calls_by_device, device_work
+from commtrace.metrics.rank.activity import calls_by_device, device_activity
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.waits import matched
 from commtrace.table import Column, Rows, Table
@@ -43,7 +43,7 @@ def exposed_waits(run: Measures) -> Rows:
     until = np.where(wait == NULL, start, called_ns(called) + np.where(wait == NULL, 0, wait))
     until = until.clip(start, start + duration)
     rows = []
-    for (rank, device), done in device_work(run).items():
+    for (rank, device), done in device_activity(run).items():
         if done.compute is None:
             continue
         at = calls_by_device(run)[rank, device]

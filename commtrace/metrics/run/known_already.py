@@ -26,7 +26,7 @@ from commtrace.arrays import (
 )
 from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, members
 from commtrace.intervals import covered
-from commtrace.metrics.rank.activity import Device, device_work
+from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.run.called_in import in_backward
 from commtrace.metrics.run.elements import elements
 from commtrace.quantiles import median, quantiles
@@ -139,7 +139,7 @@ def _own(run: Measures, rows: Rows, sent: Int64, since_ns: Int64) -> tuple[Float
     How long it takes; on a GPU, which idles while its host is late, how long it computes, and how
     long it copies. NaN where unknown.
     """
-    step, devices = _step(rows), device_work(run)
+    step, devices = _step(rows), device_activity(run)
     until = least(step[sent], rows.ints("order")[sent], since_ns.size)
     starts = least(step[sent], rows.ints("start_ns")[sent], since_ns.size)
     known = (since_ns != NULL) & (until != NULL)

@@ -8,10 +8,10 @@ import numpy as np
 
 from commtrace.arrays import Int32, fewest
 
-__all__ = ["Places"]
+__all__ = ["ChainNodes"]
 
 
-class Places:
+class ChainNodes:
     """Nodes, each by the head ``since`` which its chain begins, and how far it is behind that.
 
     ``first`` is where the chain of each head is, and where the last one ends.
