@@ -11,9 +11,9 @@ from commtrace.causal.blame.as_recorded import mostly_recorded
 from commtrace.causal.blame.awaited import awaited, works_by_turns
 from commtrace.causal.blame.causes import bursts, doubt_of
 from commtrace.causal.blame.culprit import Culprit
-from commtrace.causal.blame.done_more import counted_more, done_more, slower
+from commtrace.causal.blame.done_more import DoneMore, counted_more, done_more, slower
 from commtrace.causal.blame.more_calls import only_calls_more
-from commtrace.causal.blame.pattern import pattern
+from commtrace.causal.blame.pattern import Pattern, pattern
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.suspects import edit_of
 from commtrace.causal.edits.own_pace import undisturbed
@@ -21,8 +21,10 @@ from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved, saved
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.core_speed import slower_core
+from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.looks import only_there_ns
 from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.diagnosis import Cause
 from commtrace.measures import measure
@@ -54,31 +56,21 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     if does.cause == "host" and only_calls_more(run, who.ranks):
         return None
     its = pattern(run, who, ranks, lag_ns, does)
-    persistent = its.in_every or its.works or its.pauses
-    if not (persistent or its.spikes):
+    if not (its.persistent or its.spikes):
         return None
     longer = _longer_for_cores(run, who.ranks) if does.cause in _ON_CORES else 1.0
     saved_ns = np.rint(who.steps_ns * longer).astype(np.int64)
-    on_top_ns = int(saved_ns.sum())
-    if not persistent:
+    on_top_ns, alone_ns = int(saved_ns.sum()), _alone_ns(run, who, lag_ns)
+    if not its.persistent:
         does = done_more(run, who, its.stalls)
     more = counted_more(run, who, does)
     times = slower(run, who, does) if more is None else None
-    if its.works or its.pauses:
-        doubt: str | None = _NOT_ALWAYS if its.works else _PAUSES
-    else:
-        sure = more is not None or (who.made == "sure" and does.cause == "compute")
-        sure = sure or _in_python(run, who.ranks, does.cause, on_top_ns)
-        doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
-        often = None if persistent else bursts(its.spikes)
-        if run_graph(run).calls.on_cpu.any():
-            doubt = doubt or _doubt_of_slower(run, who, times, few_steps=its.few_steps, often=often)
-            doubt = doubt or (_ONCE if often == 1 and does.cause is None else None)
-    alone_ns = _alone_ns(run, who, lag_ns)
-    if mostly_recorded(run, who, alone_ns):
-        doubt = doubt or _RECORDED
-    in_turn = persistent and works_by_turns(run, who.ranks)
-    doubt = doubt or (_TURNS if in_turn else None)
+    doubt = _doubt(run, who, its, does, more, times, on_top_ns)
+    if doubt is None and mostly_recorded(run, who, alone_ns):
+        doubt = _RECORDED
+    in_turn = its.persistent and works_by_turns(run, who.ranks)
+    if doubt is None and in_turn:
+        doubt = _TURNS
     before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
     return Culprit(
         ranks=who.ranks,
@@ -88,7 +80,7 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         steps_ns=np.rint(its.saved_ns * longer).astype(np.int64),
         noise_ns=its.noise_ns,
         p_value=its.p_value,
-        persistent=persistent,
+        persistent=its.persistent,
         in_every=its.in_every,
         spikes=its.spikes,
         others_ns=round(who.others_ns * longer),
@@ -102,6 +94,33 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
         doubt=doubt,
         in_turn=in_turn,
     )
+
+
+def _doubt(
+    run: Measures,
+    who: Suspects,
+    its: Pattern,
+    does: DoneMore,
+    more: OwnOperators | Inputs | None,
+    times: float | None,
+    on_top_ns: int,
+) -> str | None:
+    """Why it may not be they, by what they do and in which steps.
+
+    They do ``more``, or take so many ``times`` as long for the same.
+    """
+    if its.works:
+        return _NOT_ALWAYS
+    if its.pauses:
+        return _PAUSES
+    sure = more is not None or (who.made == "sure" and does.cause == "compute")
+    sure = sure or _in_python(run, who.ranks, does.cause, on_top_ns)
+    doubt = doubt_of(run, who.ranks, on_top_ns, does.cause, does.stalls, sure=sure)
+    if doubt is not None or not run_graph(run).calls.on_cpu.any():
+        return doubt
+    often = None if its.persistent else bursts(its.spikes)
+    once = _ONCE if often == 1 and does.cause is None else None
+    return _doubt_of_slower(run, who, times, few_steps=its.few_steps, often=often) or once
 
 
 def _in_python(run: Measures, ranks: tuple[int, ...], cause: Cause | None, on_top_ns: int) -> bool:
