@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, distinct
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.collected import collected_in_turn
-from commtrace.causal.blame.culprits import culprits, evened, stalls_in_turn, unpaused
-from commtrace.causal.blame.search import least_noise_ns
+from commtrace.causal.blame.culprits import unpaused
 from commtrace.causal.chance import above_zero
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, of_unrecorded
 from commtrace.causal.work.cores import foreign_load, taken_cores
-from commtrace.causal.work.inputs import Inputs, same_in_turn, uneven_inputs
-from commtrace.causal.work.segments import LABELLED, own_parts
-from commtrace.causal.work.usual import mean_of
-from commtrace.diagnosis import Cause, Evidence, Finding
+from commtrace.causal.work.inputs import Inputs, same_in_turn
+from commtrace.causal.work.segments import LABELLED
+from commtrace.diagnosis import Evidence, Finding
 from commtrace.intervals import total
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.rank.timelines import starved_when
@@ -27,24 +25,19 @@ from commtrace.metrics.run.whole import (
     of_time,
     part_of_time,
     share_pct,
-    whole,
     worth_reporting,
 )
 from commtrace.quantiles import median
 from commtrace.rules._advice import ADVICE, beside, named
-from commtrace.rules._culprit import HOST, OF_HOST
+from commtrace.rules._culprit import OF_HOST
 from commtrace.rules._rule import Rule
+from commtrace.rules._turns import CHANCE_IF_COUNTED, cause, turns, waiting
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_ONE = 0.8  # of all waits: those for one rank are none for ranks by turns
-_CHANCE = 0.01
-_CHANCE_IF_PAUSED = 0.05  # of hosts that launch nothing: GPUs' work varies little
-_PAUSE_NS = 1_000_000
-_CHANCE_IF_COUNTED = 0.15  # of what larger inputs explain
 _MEAN = "all did each part of it in their mean time"
 _OF_HOSTS = (
     "hosts launch late in turn: look at what they do then, as collecting garbage (gc.freeze(), "
@@ -95,51 +88,39 @@ class Jitter(Rule, frozen=True):
         steps = collected_in_turn(run, self.min_step_share)
         p_value = above_zero(steps.astype(np.float64))
         cost = int(steps.sum())
-        if p_value > _CHANCE_IF_COUNTED or not worth_reporting(cost, run, self.min_step_share):
+        if p_value > CHANCE_IF_COUNTED or not worth_reporting(cost, run, self.min_step_share):
             return
         when = _shorter(run, steps, ())
         yield self._finding(
             run,
             Saving(cost, cost),
             f"ranks take turns collecting garbage: {when} shorter without",
-            _evidence(run, steps, p_value, _CHANCE_IF_COUNTED, self.min_step_share),
+            _evidence(run, steps, p_value, CHANCE_IF_COUNTED, self.min_step_share),
             ADVICE["garbage-collection"],
             "medium",
         )
 
     def _by_turns(self, run: Measures) -> Iterator[Finding]:
-        steps = evened(run, self.min_step_share)
-        cost, p_value = int(steps.sum()), above_zero(steps.astype(np.float64))
-        # Few steps that differ are no chance if each of them is worth it, beyond noise.
-        least = max(2 * least_noise_ns(run), self.min_step_share * whole(run).time_ns / steps.size)
-        if not _waiting(run).size or not worth_reporting(cost, run, self.min_step_share):
+        """What is lost where somebody is late in each step, or in a few, and never the same."""
+        share = self.min_step_share
+        its = turns(run, share)
+        if its is None:
             return
-        if not culprits(run, self.min_step_share).found and _mostly_one(run):
-            return
-        pauses = _cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
-        chance = _CHANCE_IF_PAUSED if pauses and steps.max() >= _PAUSE_NS else _CHANCE
-        every = p_value <= chance or (steps.size > 1 and bool((steps > least).all()))
-        stalls = () if every else stalls_in_turn(run, self.min_step_share)
-        maybe = every or (not stalls and p_value <= _CHANCE_IF_COUNTED)
-        uneven = uneven_inputs(run) if maybe else None
-        if not (every or stalls or uneven):
-            return
-        if pauses:
-            steps = max(steps, unpaused(run, self.min_step_share), key=np.sum)
-            cost = int(steps.sum())
+        steps, stalls, uneven = its.steps_ns, its.stalls, its.uneven
+        if its.of_pauses:
+            steps = max(steps, unpaused(run, share), key=np.sum)
+        cost = int(steps.sum())
         doubt = None if uneven else taken_cores(run) or _same(run, cost) or _unknown_cores(run)
         yield self._finding(
             run,
             Saving(cost, cost),
             f"ranks take turns being late{_when(run, stalls)}: {_shorter(run, steps, stalls)} "
-            f"shorter if {'none of them paused' if pauses else _MEAN}"
+            f"shorter if {'none of them paused' if its.of_pauses else _MEAN}"
             f"{f' (not sure: {doubt})' if doubt else ''}",
-            _evidence(
-                run, steps, p_value, _CHANCE_IF_COUNTED if uneven else chance, self.min_step_share
-            ),
+            _evidence(run, steps, its.p_value, its.max_chance, share),
             _of_uneven(uneven) if uneven else _advice(run, cost),
             "low" if doubt else "medium",
-            (*self.explains, *OF_HOST) if pauses else None,
+            (*self.explains, *OF_HOST) if its.of_pauses else None,
         )
 
     def _finding(
@@ -153,14 +134,14 @@ class Jitter(Rule, frozen=True):
         explains: tuple[str, ...] | None = None,
     ) -> Finding:
         calls = run_graph(run).calls
-        waiting = _waiting(run)
+        waits = waiting(run)
         return self.finding(
-            (calls.start_ns[waiting], calls.last_ns[waiting]),
+            (calls.start_ns[waits], calls.last_ns[waits]),
             summary=summary,
             ranks=tuple(distinct(calls.rank).tolist()),
             streams=(),
             saving=saving,
-            operations=calls.operation[waiting],
+            operations=calls.operation[waits],
             evidence=evidence,
             ruled_out=("a straggler: what single ranks delay is taken away before, replayed",),
             advice=advice,
@@ -190,30 +171,6 @@ def _run(late_us: float) -> Measures:
                 rank, "all_reduce", step * 10_000 + arrival, 9900 - arrival, size=1 << 26
             )
     return run.trace()
-
-
-def _waiting(run: Measures) -> Int64:
-    calls = run_graph(run).calls
-    return np.flatnonzero(calls.last_ns > calls.start_ns)
-
-
-def _mostly_one(run: Measures) -> bool:
-    """Whether others wait for hardly anybody but one rank, of their time in the mean step."""
-    calls = run_graph(run).calls
-    start_ns, last_ns, count = calls.start_ns, calls.last_ns, calls.rank.size
-    came = codes(np.tile(calls.operation, 2), np.concatenate((start_ns, last_ns)))
-    who = np.full(2 * count, -1)
-    who[came[:count]] = calls.rank
-    culprit = who[came[count:]]
-    waited = (last_ns > start_ns) & (culprit >= 0)
-    if has_steps(run):
-        waited &= calls.step != NULL
-    step, culprit = codes(calls.step[waited]), culprit[waited]
-    if not step.size:
-        return False
-    caused = np.zeros((step.max() + 1, culprit.max() + 1))
-    np.add.at(caused, (step, culprit), (last_ns - start_ns)[waited])
-    return bool((caused / caused.sum(axis=1, keepdims=True)).mean(axis=0).max() > _ONE)
 
 
 def _evidence(
@@ -254,7 +211,7 @@ def _same(run: Measures, cost_ns: int) -> str | None:
 def _unknown_cores(run: Measures) -> str | None:
     """In words, that they may have waited for cores, where that is not known."""
     unknown = foreign_load(run) is None and run_graph(run).calls.on_cpu.all()
-    if not unknown or _cause(run) in LABELLED:
+    if not unknown or cause(run) in LABELLED:
         return None
     return "nothing says how long they waited for CPU cores"
 
@@ -274,21 +231,11 @@ def _advice(run: Measures, cost_ns: int) -> str:
     if cores and ranks and one_host and manifest.get("backend") == "gloo" and cores < ranks:
         shared = f"{ranks} ranks share {counted(cores, 'CPU core')}"
         return f"{shared} and wait for their turn: start no more ranks than cores"
-    cause = _cause(run)
-    if cause in LABELLED:
-        return f"synchronise less often; {ADVICE[cause]}"
-    if cause == "host" and not run_graph(run).calls.on_cpu.any():
+    does = cause(run)
+    if does in LABELLED:
+        return f"synchronise less often; {ADVICE[does]}"
+    if does == "host" and not run_graph(run).calls.on_cpu.any():
         ranks = distinct(run_graph(run).calls.rank).tolist()
         if 2 * sum(total(starved_when(run, rank)) for rank in ranks) > cost_ns:
             return f"synchronise less often; {_OF_HOSTS}"
     return "synchronise less often, and make the ranks' work alike: batches of equal length"
-
-
-def _cause(run: Measures) -> Cause | None:
-    """What most of the work beyond the ranks' mean at each place is; None if nothing is."""
-    place, more = run_graph(run).calls.in_place, {}
-    for cause, time in own_parts(run).items():
-        beyond = np.maximum(time - mean_of(time, place), 0) if time.any() else time
-        more[cause] = float(beyond.sum())
-    most = max(more, key=lambda cause: more[cause])
-    return most if more[most] > sum(more.values()) / 2 else None

@@ -1,0 +1,107 @@
+"""Whether ranks take turns being late, in each step or in a few, and what for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commtrace.arrays import NULL, Int64, codes
+from commtrace.causal.blame.culprits import culprits, evened, stalls_in_turn
+from commtrace.causal.blame.search import least_noise_ns
+from commtrace.causal.chance import above_zero
+from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.inputs import Inputs, uneven_inputs
+from commtrace.causal.work.segments import own_parts
+from commtrace.causal.work.usual import mean_of
+from commtrace.diagnosis import Cause
+from commtrace.metrics.run.whole import has_steps, whole, worth_reporting
+from commtrace.rules._culprit import HOST
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["CHANCE_IF_COUNTED", "Turns", "cause", "turns", "waiting"]
+
+CHANCE_IF_COUNTED = 0.15
+"""Of what larger inputs, or the garbage that a recording shows, explain: less likely is none."""
+_CHANCE = 0.01
+_CHANCE_IF_PAUSED = 0.05  # of hosts that launch nothing: GPUs' work varies little
+_PAUSE_NS = 1_000_000
+_ONE = 0.8  # of all waits: those for one rank are none for ranks by turns
+
+
+class Turns(NamedTuple):
+    """That ranks take turns: each step would be ``steps_ns`` shorter if all did as their mean.
+
+    In every step, or in the ``stalls``; ``of_pauses`` of GPUs' hosts, or as who is late works on
+    ``uneven`` inputs. ``p_value`` is the chance that it is not in every step, ``max_chance`` the
+    most that it may be.
+    """
+
+    steps_ns: Int64
+    stalls: tuple[int, ...]
+    of_pauses: bool
+    uneven: Inputs | None
+    p_value: float
+    max_chance: float
+
+
+def turns(run: Measures, min_step_share: float) -> Turns | None:
+    """How ranks take turns being late, if that costs enough, beyond chance."""
+    steps = evened(run, min_step_share)
+    if not waiting(run).size or not worth_reporting(int(steps.sum()), run, min_step_share):
+        return None
+    if not culprits(run, min_step_share).found and _mostly_one(run):
+        return None
+    pauses = cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
+    p_value = above_zero(steps.astype(np.float64))
+    chance = _CHANCE_IF_PAUSED if pauses and steps.max() >= _PAUSE_NS else _CHANCE
+    every = p_value <= chance or _all_worth_it(run, steps, min_step_share)
+    stalls = () if every else stalls_in_turn(run, min_step_share)
+    maybe = every or (not stalls and p_value <= CHANCE_IF_COUNTED)
+    uneven = uneven_inputs(run) if maybe else None
+    if not (every or stalls or uneven):
+        return None
+    return Turns(steps, stalls, pauses, uneven, p_value, CHANCE_IF_COUNTED if uneven else chance)
+
+
+def _all_worth_it(run: Measures, steps_ns: Int64, min_step_share: float) -> bool:
+    """Whether each of several steps is worth it, beyond noise: few that differ are no chance."""
+    worth_ns = min_step_share * whole(run).time_ns / steps_ns.size
+    return steps_ns.size > 1 and bool((steps_ns > max(2 * least_noise_ns(run), worth_ns)).all())
+
+
+def _mostly_one(run: Measures) -> bool:
+    """Whether others wait for hardly anybody but one rank, of their time in the mean step."""
+    calls = run_graph(run).calls
+    start_ns, last_ns, count = calls.start_ns, calls.last_ns, calls.rank.size
+    came = codes(np.tile(calls.operation, 2), np.concatenate((start_ns, last_ns)))
+    who = np.full(2 * count, -1)
+    who[came[:count]] = calls.rank
+    culprit = who[came[count:]]
+    waited = (last_ns > start_ns) & (culprit >= 0)
+    if has_steps(run):
+        waited &= calls.step != NULL
+    step, culprit = codes(calls.step[waited]), culprit[waited]
+    if not step.size:
+        return False
+    caused = np.zeros((step.max() + 1, culprit.max() + 1))
+    np.add.at(caused, (step, culprit), (last_ns - start_ns)[waited])
+    return bool((caused / caused.sum(axis=1, keepdims=True)).mean(axis=0).max() > _ONE)
+
+
+def waiting(run: Measures) -> Int64:
+    """The calls of the run's graph that wait for others."""
+    calls = run_graph(run).calls
+    return np.flatnonzero(calls.last_ns > calls.start_ns)
+
+
+def cause(run: Measures) -> Cause | None:
+    """What most of the work beyond the ranks' mean at each place is; None if nothing is."""
+    place, more = run_graph(run).calls.in_place, {}
+    for its, time in own_parts(run).items():
+        beyond = np.maximum(time - mean_of(time, place), 0) if time.any() else time
+        more[its] = float(beyond.sum())
+    most = max(more, key=lambda its: more[its])
+    return most if more[most] > sum(more.values()) / 2 else None
