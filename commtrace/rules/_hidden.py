@@ -23,7 +23,8 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._at_once import beside_compute, needed_at_once
 from commtrace.rules._backward import backward_alone_ns
-from commtrace.rules._overlapped import gathers_parameters, of_gradients_late
+from commtrace.rules._late_reductions import of_gradients_late
+from commtrace.rules._parameter_gathers import gathers_parameters
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

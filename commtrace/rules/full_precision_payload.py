@@ -19,8 +19,8 @@ from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import trains, wall_ns, worth_reporting
 from commtrace.quantiles import median, quantile
+from commtrace.rules._late_reductions import in_one_bucket, starts_late
 from commtrace.rules._less import sharded
-from commtrace.rules._overlapped import in_one_bucket, starts_late
 from commtrace.rules._precision import DOUBLE, HALF, of_matrices, share_in
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny

@@ -15,8 +15,9 @@ from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.metrics.rank.exposed_calls import asynchronous
 from commtrace.rules import diagnose
+from commtrace.rules._late_reductions import in_one_bucket, starts_late
 from commtrace.rules._less import asked, fewer_bytes
-from commtrace.rules._overlapped import in_one_bucket, overlapped, starts_late
+from commtrace.rules._overlapped import overlapped
 from commtrace.synthetic import BASE_NS, Tiny
 from tests.gloo_loop import gloo_loop
 
