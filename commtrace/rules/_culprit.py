@@ -29,7 +29,7 @@ from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_
 from commtrace.quantiles import median
 from commtrace.rules._advice import advice, in_the_mean
 from commtrace.rules._pipeline_waits import may_be_a_bubble
-from commtrace.rules._uneven import bytes_cost_more, if_even_too, part_if_even
+from commtrace.rules._uneven import even_split
 from commtrace.units import clean, counted, ms, numbered
 
 if TYPE_CHECKING:
@@ -108,10 +108,9 @@ def _finding(
         unsure += f"; {count} of {each.size} steps were recorded there and elsewhere"
     compared, sure = _compared(run, culprit.ranks), _confidence(culprit)
     besides = _slowed(run, culprit, part)
-    its_own = not bytes_cost_more(run, culprit, min_step_share)
-    even_ns = if_even_too(run, culprit, min_step_share) if its_own else 0
-    left = part_if_even(run, culprit)
-    split = "; the saving is that of an even split" if left < 1 else ""
+    even = even_split(run, culprit, min_step_share)
+    even_ns = 0 if even.mostly_bytes else even.bytes_ns
+    split = "; the saving is that of an even split" if even.part < 1 else ""
     if even_ns > _LEFT_OUT * culprit.on_top_ns:
         besides += f"; in the saving are {ms(even_ns / each.size)} a {part} of all_to_alls, if even"
     return rule.finding(
@@ -120,7 +119,7 @@ def _finding(
         ranks=culprit.ranks,
         streams=(),
         saving=Saving(max(culprit.saved_ns, 0), max(culprit.on_top_ns, 0), culprit.replayed_step_ns)
-        .of_part(left, each.size)
+        .of_part(even.part, each.size)
         .and_also(even_ns, each.size),
         place=place,
         cause=culprit.cause,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from commtrace.rules._advice import receives
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["bytes_cost_more", "if_even", "if_even_too", "part_if_even"]
+__all__ = ["EvenSplit", "even_split", "if_even"]
 
 
 def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
@@ -30,29 +30,37 @@ def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
     return of_transfers(run, its, less, at_once_ns, min_step_share)
 
 
-def if_even_too(run: Measures, culprit: Culprit, min_step_share: float) -> int:
-    """What even all_to_alls save beyond the work of a culprit on what it receives more; else 0."""
-    return _if_even(run, culprit.ranks, min_step_share) if receives(culprit, run) else 0
+class EvenSplit(NamedTuple):
+    """What is saved if a culprit receives no more in all_to_alls than the others.
 
-
-def part_if_even(run: Measures, culprit: Culprit) -> float:
-    """What part of a culprit's saving is left if all receive as much: the others then work longer.
-
-    All of it where it does not receive more than the others.
+    That ``part`` of what its work costs, as the others then work longer, and ``bytes_ns`` besides.
+    ``mostly_bytes``: these are more than its work, so that uneven-all-to-all has both, else
+    straggler.
     """
+
+    part: float
+    bytes_ns: int
+    mostly_bytes: bool
+
+
+def even_split(run: Measures, culprit: Culprit, min_step_share: float) -> EvenSplit:
+    """All of its work, and no bytes, where it does not receive more than the others."""
     times = receives(culprit, run)
+    if not times:
+        return EvenSplit(1.0, 0, mostly_bytes=False)
+    bytes_ns = _if_even(run, culprit.ranks, min_step_share)
+    return EvenSplit(_part(run, culprit, times), bytes_ns, bytes_ns > culprit.on_top_ns)
+
+
+def _part(run: Measures, culprit: Culprit, times: float) -> float:
+    """What part of its saving is left where it receives so many times as much as the mean."""
     row = int(run_graph(run).calls.row[culprit.call])
     group = members(str(matched(run).matches.coded("communicator").at(row)))
     ranks, several = len(group), len({*culprit.ranks} & {*group})
-    if not times or ranks <= several:
+    if ranks <= several:
         return 1.0
     others = max((ranks - several * times) / (ranks - several), 0.0)
     return (times - 1) / (times - others)
-
-
-def bytes_cost_more(run: Measures, culprit: Culprit, min_step_share: float) -> bool:
-    """Whether that is more than its work, so that uneven-all-to-all has both: else straggler."""
-    return if_even_too(run, culprit, min_step_share) > culprit.on_top_ns
 
 
 @measure

@@ -16,7 +16,7 @@ from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memo
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
-from commtrace.rules._uneven import bytes_cost_more, if_even, part_if_even
+from commtrace.rules._uneven import even_split, if_even
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, multiple
 
@@ -91,7 +91,8 @@ class UnevenAllToAll(Rule, frozen=True):
         late = _late_with_it(run, busiest, self.min_step_share) if steady else None
         besides = ""
         if late is not None:
-            works_ns = round(part_if_even(run, late) * late.on_top_ns)
+            split = even_split(run, late, self.min_step_share)
+            works_ns = round(split.part * late.on_top_ns)
             gain = gain.and_also(works_ns, late.steps_ns.size)
             besides = f"; in the saving are {ms(works_ns)} in all that it works on them"
         return self.finding(
@@ -149,4 +150,4 @@ def _late_with_it(run: Measures, rank: int, min_step_share: float) -> Culprit | 
     except CannotLook:
         return None
     mine = (its for its in found if rank in its.ranks)
-    return next((its for its in mine if bytes_cost_more(run, its, min_step_share)), None)
+    return next((its for its in mine if even_split(run, its, min_step_share).mostly_bytes), None)
