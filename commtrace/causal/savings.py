@@ -79,20 +79,17 @@ class Saving(Struct, frozen=True):
         on_top = None if self.on_top_ns is None else round(part * self.on_top_ns)
         return self._of(round(part * self.cost_ns), on_top, steps)
 
-    def _of(self, cost_ns: int, on_top_ns: int | None, steps: int) -> Saving:
-        """The same that saves so much, in so many steps."""
-        step, more_ns = self.replayed_step_ns, cost_ns - self.cost_ns
-        step = None if step is None else max(step - round(more_ns / max(steps, 1)), 0)
-        return Saving(cost_ns, on_top_ns, step, self.why, self.of_steps)
-
     def at_most(self, cost_ns: int | None, run: Measures) -> Saving:
         """The same, where no more can be saved than that; None is no limit."""
         if cost_ns is None or self.why is not None or self.cost_ns <= cost_ns:
             return self
-        more = (self.cost_ns - cost_ns) / max(len(run_graph(run).step_ns), 1)
-        on_top = min(self.on_top_ns or 0, cost_ns)
-        step = round((self.replayed_step_ns or 0) + more)
-        return Saving(cost_ns, on_top, step, None, self.of_steps)
+        return self._of(cost_ns, min(self.left_ns, cost_ns), len(run_graph(run).step_ns))
+
+    def _of(self, cost_ns: int, on_top_ns: int | None, steps: int) -> Saving:
+        """The same that saves so much, in so many steps."""
+        step, more_ns = self.replayed_step_ns, cost_ns - self.cost_ns
+        step = None if step is None else max(round(step - more_ns / max(steps, 1)), 0)
+        return Saving(cost_ns, on_top_ns, step, self.why, self.of_steps)
 
 
 def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float) -> Saving:
