@@ -28,10 +28,8 @@ def amount(step_s: float | None, events_per_s: float | None) -> int:
     """
     if step_s is None:
         return LEAST
-    steps = min(max(int(WITHIN_S / step_s), LEAST), MOST)
-    if events_per_s:
-        steps = min(steps, max(int(EVENTS / (events_per_s * step_s)), 1))
-    return steps
+    in_time, in_events = _fitting(step_s, events_per_s)
+    return min(max(in_time, LEAST), MOST, max(in_events, 1))
 
 
 def lengthened(
@@ -53,8 +51,13 @@ def lengthened(
     if communicating is None or 2 * communicating >= recorded:
         return recorded
     wanted = MOST * recorded // communicating if communicating else 2 * recorded
-    fit = WITHIN_S if events_per_s is None else min(WITHIN_S, EVENTS / events_per_s)
-    return max(min(wanted, _FURTHEST, int(recorded * fit / took_s)), recorded)
+    return max(min(wanted, _FURTHEST, *_fitting(took_s / recorded, events_per_s)), recorded)
+
+
+def _fitting(step_s: float, events_per_s: float | None) -> tuple[int, int]:
+    """How many steps of such length fit into the time, and into the events, if these are known."""
+    in_events = int(EVENTS / (events_per_s * step_s)) if events_per_s else _FURTHEST
+    return int(WITHIN_S / step_s), in_events
 
 
 class StepsBefore:
