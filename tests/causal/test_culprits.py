@@ -242,6 +242,22 @@ def test_a_stall_once_is_a_spike(training: Make) -> None:
     assert its.saved_ns == pytest.approx(40 * MS, rel=0.03)
 
 
+@pytest.mark.parametrize(("others_ms", "doubted"), [(55, True), (45, False)])
+def test_a_stall_that_the_others_have_half_as_long_may_be_the_machines(
+    training: Make, others_ms: int, doubted: bool
+) -> None:
+    run = training(
+        lambda rank, step: 10_000,
+        ranks=4,
+        steps=8,
+        sleep_us=lambda rank, step: 1_000 * (100 if rank == 1 else others_ms) * (step == 4),
+    )
+    (its,) = found(run)
+    assert (its.ranks, its.spikes) == ((1,), (4,))
+    said = f"in the same steps the others stall so, too, for {others_ms} ms"
+    assert (its.doubt == said) == doubted
+
+
 @pytest.mark.parametrize("tail_us", [10, 6_000])
 def test_a_stall_in_the_first_step_is_a_spike(training: Make, tail_us: float) -> None:
     """Where steps go on after their last operation what is before the first may not be whole."""

@@ -94,9 +94,10 @@ def test_so_it_is_where_a_stage_has_several_ranks() -> None:
     assert "vocabulary parallelism" in found.advice
 
 
-def test_of_a_host_only_the_stage_that_does_more_is_blamed() -> None:
-    """Two, three, three and four layers, two stages on each of two hosts."""
-    uneven, even = (pipeline(parts=parts) for parts in ((2, 3, 3, 4), (3, 3, 3, 3)))
+@pytest.mark.parametrize("parts", [(2, 3, 3, 4), (1, 1, 3, 5)])
+def test_of_a_host_only_the_stage_that_does_more_is_blamed(parts: tuple[float, ...]) -> None:
+    """So many layers each, two stages on each of two hosts; in the mean the third has no more."""
+    uneven, even = pipeline(parts=parts), pipeline(parts=(sum(parts) / len(parts),) * len(parts))
     uneven.run.hosts = ("a", "b")
     found = first(uneven)
     assert (found.rule, found.ranks) == ("straggler", (3,))

@@ -44,6 +44,15 @@ def test_what_is_not_replayed_would_not_have_been_named(
     assert {rank for ranks, *_ in named(few=2) for rank in ranks} == culprit  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("late_ranks", [9, 10, 11])
+def test_as_many_are_named_as_are_late_though_not_each_number_of_many_is_tried(
+    training: Make, late_ranks: int
+) -> None:
+    """Of 26 ranks sets of 8 and of 12 are, of those that do more."""
+    run = training(uneven, ranks=26, sleep_us=late({*range(late_ranks)}))
+    assert [its.ranks for its in culprits(run, 0.05).found] == [tuple(range(late_ranks))]
+
+
 def _of(culprit: Culprit) -> tuple[object, ...]:
     return culprit.ranks, culprit.saved_ns, culprit.on_top_ns, culprit.spikes, culprit.cause
 
