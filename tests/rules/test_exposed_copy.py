@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
+from benchmarks.faults.loop import Loop
 from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
@@ -36,6 +39,28 @@ def test_compute_hides_no_more_than_it_takes(compute_us: float, saved_us: float)
     assert finding.cost_ns == pytest.approx(2e3 * saved_us, rel=0.02)
     assert finding.confidence == "medium"
     assert "next layer's tensors" in finding.advice
+
+
+def replayable(copy_us: float) -> Loop:
+    """Six steps of ten layers of 600 µs, each behind a copy; hosts wait at the end of each step."""
+    loop = Loop(3, ranks=2, steps=6, host_leads=False)
+    loop.spread = 0.0
+    pinned = {"kind": "HtoD", "source": "host", "destination": "cuda:0", "memory": "pinned"}
+    for _ in range(loop.steps):
+        with loop.step():
+            for _, rank in product(range(10), loop.everyone):
+                if copy_us:
+                    loop.copy(rank, copy_us, size=4_000_000, **pinned)
+                loop.compute(rank, 600)
+            loop.together("all_reduce", 1_000_000, wait=True)
+    return loop
+
+
+def test_a_replay_hides_the_copies_behind_compute() -> None:
+    behind_another, hidden = replayable(copy_us=400), replayable(copy_us=0)
+    (finding,) = found(behind_another.run)
+    assert finding.cost_ns == pytest.approx(6 * 10 * 400_000, rel=0.01)
+    assert finding.replayed_step_ns == pytest.approx(1e3 * hidden.elapsed_us() / 6, rel=0.01)
 
 
 def test_copies_of_one_rank_alone_are_not_what_all_wait_for() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.faults.loop import Loop
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import RULES, diagnose
@@ -223,6 +224,29 @@ class TestLatencyBound:
         (finding,) = found(self.run(60, 2), "latency-bound")
         assert "60 all_reduces of 8 kB each follow one another" in finding.summary
         assert finding.cost_ns == pytest.approx(59 * (20_000 + 2_000), rel=0.02)
+
+    def steps(self, small: int, size: int) -> Loop:
+        """Six steps with a few large all_reduces, and small ones in a row when all is computed."""
+        loop = Loop(3, ranks=2, steps=6, host_leads=False)
+        loop.spread = 0.002
+        for _ in range(loop.steps):
+            with loop.step():
+                for large in self.LARGE:
+                    for rank in loop.everyone:
+                        loop.compute(rank, 1_000)
+                    loop.together("all_reduce", large, wait=True)
+                for _ in range(small):
+                    loop.together("all_reduce", size, wait=True)
+        return loop
+
+    def test_a_replay_makes_one_of_each_row(self) -> None:
+        many, one = self.steps(40, 8_000), self.steps(1, 40 * 8_000)
+        (finding,) = found(many.trace(), "latency-bound")
+        assert "240 all_reduces of 8 kB each follow one another" in finding.summary
+        # Each of 39 has its latency, and a microsecond for a tick; what is between them stays.
+        latency_ns = 1e3 * (many.latency_us + 1)
+        assert finding.cost_ns == pytest.approx(6 * 39 * latency_ns, rel=0.02)
+        assert finding.replayed_step_ns == pytest.approx(1e3 * one.elapsed_us() / 6, rel=0.05)
 
     def test_sizes_that_differ_are_told_from_to(self) -> None:
         sizes = [*self.LARGE, *[48, 5_760] * 30]
