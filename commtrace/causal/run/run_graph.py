@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from commtrace.arrays import NULL, Float64, Int32, Int64, distinct, most, ranges, sorted_by
+from commtrace.arrays import NULL, Float64, Int32, Int64, distinct
 from commtrace.causal.replay.graph import Graph
-from commtrace.causal.run.builder import COPY, DEVICE, DEVICES, HOSTS, JOIN, MEET, TRANSFER, Builder
-from commtrace.causal.run.calls import Calls, calls, kept_by_all, kernels_of, shares_kernel
+from commtrace.causal.run.builder import COPY, DEVICE, DEVICES, HOSTS, JOIN, TRANSFER, Builder
+from commtrace.causal.run.calls import Calls, calls
 from commtrace.causal.run.gpu_part import add_gpus
 from commtrace.causal.run.host_part import add_hosts
+from commtrace.causal.run.meetings import meetings, transfers_ns
+from commtrace.causal.run.step_bounds import begin_ns, steps_of_run
 from commtrace.causal.run.step_ends import StepEnds
 from commtrace.diagnosis import CannotLook
 from commtrace.heap import passing
 from commtrace.measures import measure
-from commtrace.metrics.rank.rows_of import measured_ranks
-from commtrace.metrics.rank.spans import rank_spans
-from commtrace.metrics.run.run_clock import on_run
-from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import profiler_steps
 from commtrace.quantiles import median
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunGraph", "run_graph"]
 
-_PARTS = 10  # of a run without steps
 _CUT = 0.1  # of a step
 
 
@@ -193,14 +189,14 @@ def run_graph(run: Measures) -> RunGraph:
         add_hosts(run, made, on_host)
     if on_host.size < mine.rank.size:
         add_gpus(run, made, np.flatnonzero(~mine.on_cpu))
-    met = _meet(made, mine)
-    made.edges(TRANSFER, met, made.ended, _transfers(run, mine))
+    met = meetings(made, mine)
+    made.edges(TRANSFER, met, made.ended, transfers_ns(run, mine))
     whole = made.graph()
     if whole is None:
         raise CannotLook("needs times that can be: by these, operations wait for themselves")
     graph, node, own_bits, own_call = whole
     ended = node[made.ended]
-    numbers, ends, over_ns = _ends(made, graph, node, ended)
+    numbers, ends, over_ns = steps_of_run(made, graph, node, ended)
     return RunGraph(
         graph,
         mine,
@@ -210,112 +206,9 @@ def run_graph(run: Measures) -> RunGraph:
         made.ranks(node),
         numbers,
         ends,
-        _begin(run, mine, int(graph.time_ns[ends[0]].max())),
+        begin_ns(run, mine, int(graph.time_ns[ends[0]].max())),
         over_ns,
         own_bits,
         own_call,
         made.explained / made.starts if made.starts else 1.0,
     )
-
-
-def _meet(made: Builder, mine: Calls) -> Int32:
-    """The node where all are there whom a call needs: of most operations one for all ranks."""
-    order = sorted_by(mine.operation)
-    number = mine.operation[order]
-    begins = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))[: order.size]
-    sizes = np.diff(np.append(begins, number.size))
-    of = np.empty(order.size, dtype=np.int64)
-    of[order] = np.repeat(np.arange(sizes.size), sizes)
-    several = mine.from_root | mine.to_root | mine.is_p2p
-    met = np.empty(order.size, dtype=np.int32)
-    joint = np.flatnonzero(np.bincount(of[~several], minlength=sizes.size))
-    latest = most(of, mine.last_ns, sizes.size)
-    node = np.zeros(sizes.size, dtype=np.int64)
-    node[joint] = made.nodes(latest[joint], np.full(joint.size, -1))
-    met[~several] = node[of[~several]]
-    made.edges(MEET, made.started[~several], met[~several], 0)
-    each = np.flatnonzero(several)
-    met[each] = made.nodes(mine.last_ns[each], mine.rank[each])
-    each, beside = _of_kernels(mine, each)
-    source, target = _pairs(order, begins[of[beside]], sizes[of[beside]], each)
-    own = source == target
-    from_root = mine.is_root[source] | kept_by_all(mine)[target] | ~mine.from_root[target]
-    to_root = mine.is_root[target] | ~mine.to_root[target]
-    needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
-    source, target = source[needs], target[needs]
-    made.edges(MEET, made.started[source], met[target], 0)
-    return met
-
-
-def _transfers(run: Measures, mine: Calls) -> Int64:
-    """What each transfer takes at least: as measured, but of messages of one kernel each its own.
-
-    What that kernel took is only its slowest message's.
-    """
-    least = np.full(mine.rank.size, np.iinfo(np.int64).max)
-    several = np.flatnonzero(shares_kernel(mine))
-    own = matched(run).operations.ints("transfer_ns")[mine.operation[several]]
-    least[several] = np.where(own == NULL, least[several], own)
-    return least
-
-
-def _pairs(order: Int64, begin: Int64, size: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Every call of an operation for each of some calls, and these: ``order`` is by operation."""
-    return order[ranges(begin, size)], np.repeat(rows, size)
-
-
-def _of_kernels(mine: Calls, rows: Int64) -> tuple[Int64, Int64]:
-    """Some calls, each with every one of them that is of its kernel, itself included."""
-    kernel = kernels_of(mine)[rows]
-    order = sorted_by(kernel)
-    begin, end = (np.searchsorted(kernel[order], kernel, side=side) for side in ("left", "right"))
-    return np.repeat(rows, end - begin), rows[order][ranges(begin, end - begin)]
-
-
-def _ends(
-    made: Builder, graph: Graph, node: Int32, ended: Int32
-) -> tuple[tuple[int, ...], tuple[Int32, ...], int]:
-    """The nodes that each step ends with, and when the last one was over.
-
-    On CPUs the last one, and all without steps, end with joint operations. What GPUs and their
-    hosts do behind the last of these is in the way of a next step as it is of all before.
-    """
-    last, step = made.step_ends()
-    nodes, numbers, mine = node[last], distinct(step), made.calls
-    if numbers.size and not mine.on_cpu.any():
-        ends = tuple(nodes[step == number] for number in numbers)
-        return tuple(numbers.tolist()), ends, int(graph.time_ns[ends[-1]].max())
-    if numbers.size:
-        within = mine.step <= numbers[-1]
-        inside = ended if within.all() or (mine.step == NULL).all() else ended[within]
-        ends = *(nodes[step == number] for number in numbers[:-1]), inside
-        over = graph.time_ns[nodes[step == numbers[-1]]].max()
-        return tuple(numbers.tolist()), ends, int(over)
-    order = np.argsort(graph.time_ns[ended], kind="stable")
-    tenths = np.array_split(order, max(min(_PARTS, order.size), 1))
-    over = int(graph.time_ns[ended].max())
-    return tuple(range(len(tenths))), tuple(ended[tenth] for tenth in tenths), over
-
-
-def _begin(run: Measures, mine: Calls, first_end_ns: int) -> int:
-    steps = profiler_steps(run)
-    if not len(steps):
-        return int(mine.launch_ns.min(initial=np.iinfo(np.int64).max))
-    first = steps.take(steps.ints("step") == steps.ints("step").min())
-    rank, start = first.ints("rank"), first.ints("start_ns")
-    begins = on_run(run, rank, start)
-    behind = on_run(run, rank, np.maximum(start, _behind_ns(run, rank, mine)))
-    return int(np.where(behind < first_end_ns, behind, begins).max())
-
-
-def _behind_ns(run: Measures, rank: Int64, mine: Calls) -> Int64:
-    """When ranks' GPUs were done with what was launched before the steps, as hosts run ahead.
-
-    NULL of those that use none.
-    """
-    found, with_gpu = np.full(rank.size, NULL), distinct(mine.rank[~mine.on_cpu])
-    for ranks in measured_ranks(run):
-        behind: Any = rank_spans(run, *ranks)["behind_ns"]
-        its = np.flatnonzero(np.isin(rank, ranks) & np.isin(rank, with_gpu))
-        found[its] = behind[np.searchsorted(ranks, rank[its])]
-    return found
