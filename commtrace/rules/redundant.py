@@ -20,10 +20,11 @@ from commtrace.causal.savings import mended_lags, of_unrecorded
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
+from commtrace.metrics.run.averaged_again import averaged_again
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.gathered_logits import gathered_logits
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
-from commtrace.metrics.run.known_already import averaged_again, sent_again, sent_always
+from commtrace.metrics.run.known_already import sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.objects_in_steps import (
     exchanged_objects,

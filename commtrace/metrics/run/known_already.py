@@ -1,4 +1,4 @@
-"""What every rank has already: parameters, gradients that DDP averaged, what never changes."""
+"""What every rank has already, though it is sent: parameters, what never changes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from commtrace.arrays import (
     first_rows,
     in_order,
     least,
-    most,
     rows_by,
-    sorted_by,
     sums,
 )
-from commtrace.comms import DDP_FORWARD, POINT_TO_POINT, TO_ROOT, members
+from commtrace.comms import POINT_TO_POINT, TO_ROOT, members
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import Device, device_activity
-from commtrace.metrics.run.called_in import in_backward
 from commtrace.metrics.run.elements import elements
 from commtrace.quantiles import median, quantiles
 
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["averaged_again", "sent_again", "sent_always"]
+__all__ = ["group_and_type", "sent_again", "sent_always"]
 
 _AVERAGES = ("all_reduce", "reduce_scatter")
 _ALWAYS = 0.9  # of the steps: the window may cut one
@@ -103,7 +100,7 @@ def sent_always(run: Measures, rows: Rows) -> Bool:
         return np.zeros(len(rows), dtype=np.bool_)
     sent, step = np.flatnonzero(is_sent), _step(rows)
     count = int(step.max()) + 1
-    kind = _kind(rows)[first_rows(step)]
+    kind = group_and_type(rows)[first_rows(step)]
     all_sent, sends = sums(step[sent], size[sent], count), distinct(step[sent])
     usual = quantiles(kind[sends], all_sent[sends], 50, int(kind.max()) + 1)[kind]
     alike = (_distinct(step[sent], size[sent], count) >= _PARTS) & (all_sent == usual)
@@ -115,11 +112,11 @@ def sent_always(run: Measures, rows: Rows) -> Bool:
 
 def _step(rows: Rows) -> Int64:
     """A number for what a rank communicates of one type in one group in one step."""
-    return codes(rows.ints("rank"), _kind(rows), rows.ints("step"))
+    return codes(rows.ints("rank"), group_and_type(rows), rows.ints("step"))
 
 
-def _kind(rows: Rows) -> Int64:
-    """A number for group and type."""
+def group_and_type(rows: Rows) -> Int64:
+    """A number for the group and the type of each row of ``sequences``."""
     return codes(rows.coded("communicator"), rows.coded("dtype"))
 
 
@@ -198,7 +195,7 @@ def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: tuple[Float64, ...], alo
 
     ``sent`` are the rows that are sent; ``alike`` and ``own`` are by ``_step``, as in _Steps.
     """
-    step, kind, group = _step(rows), _kind(rows), rows.coded("communicator")
+    step, kind, group = _step(rows), group_and_type(rows), rows.coded("communicator")
     root = rows.ints("root")[sent]
     alike = alike & (_distinct(step[sent], root, alike.size) == 1)
     root = _first(step[sent], root, alike.size)
@@ -243,90 +240,3 @@ def _median(values: Float64) -> float:
     """Of those that are known; NaN of none."""
     known = values[~np.isnan(values)]
     return median(known) if known.size else np.nan
-
-
-def averaged_again(run: Measures, rows: Rows) -> Bool:
-    """Which rows of ``sequences`` are all_reduces behind DDP's own, of as much as these.
-
-    Of as many bytes of one type, or of as many elements of any float types, between the first
-    forward passes of (nearly) all steps of a group: micro-batches are one pass. What runs in
-    backward is DDP's own: two of its buckets can be as large as each other. Without any such the
-    program averages by itself, and once.
-    """
-    found = np.zeros(len(rows), dtype=np.bool_)
-    passes = _first_passes(run)
-    at = _behind_passes(rows, passes)
-    if not at.size:
-        return found
-    floats = at[rows.coded("dtype").where(lambda name: "float" in name)[at]]
-    for some, of_type in ((at, True), (floats, False)):
-        its = rows.take(some)
-        kind = _kind(its) if of_type else codes(its.coded("communicator"))
-        size = its.ints("size_bytes") if of_type else elements(its)
-        again = _second_half(its, _forward(its, passes), kind, size)
-        if again.any():
-            found[some[again & _behind_own(run, its, passes, kind)]] = True
-    return found
-
-
-def _second_half(its: Rows, forward: Int64, kind: Int64, size: Int64) -> Bool:
-    """Which of a rank's rows of one kind are behind half of what it reduces from pass to pass."""
-    rank = its.ints("rank")
-    between = codes(rank, kind, forward)
-    whole = sums(between, size, int(between.max(initial=-1)) + 1)[between]
-    so_far = _cumulated(between, size)
-    ends_half = (np.bincount(between, 2 * so_far == whole) > 0)[between]
-    last = most(rank, forward, int(rank.max(initial=-1)) + 1)[rank]
-    counts = ends_half | (last <= 0) | (forward < last)  # else it is where the window ends
-    often = np.bincount(kind, counts & ends_half) / np.maximum(np.bincount(kind, counts), 1)
-    second: Bool = ends_half & (often >= _ALWAYS)[kind] & (2 * so_far > whole)
-    return second & its.coded("dtype").known
-
-
-def _behind_own(run: Measures, its: Rows, passes: Rows, kind: Int64) -> Bool:
-    """Which are none that DDP calls in backward, but of a rank, kind and pass that has some."""
-    own = np.isin(its.ints("operation"), in_backward(run))
-    between = codes(its.ints("rank"), kind, _forward(its, passes))
-    behind: Bool = ~own & (np.bincount(between, own) > 0)[between]
-    return behind
-
-
-def _first_passes(run: Measures) -> Rows:
-    """The first DDP forward pass of each step of each rank."""
-    steps = run.rows("steps")
-    is_pass = steps.coded("label").being(DDP_FORWARD) & (steps.ints("step") != NULL)
-    passes = steps.take(np.flatnonzero(is_pass)[np.argsort(steps.ints("start_ns")[is_pass])])
-    return passes.take(first_rows(codes(passes.ints("rank"), passes.ints("step"))))
-
-
-def _behind_passes(rows: Rows, passes: Rows) -> Int64:
-    """The all_reduces behind a forward pass, by rank and order, in steps that have one."""
-    names = ("rank", "step")
-    step = codes(*(np.append(passes.ints(name), rows.ints(name)) for name in names))
-    of_passes, of_rows = np.split(step, [len(passes)])
-    known = np.isin(of_rows, of_passes)
-    at = np.flatnonzero(known & rows.coded("op").being("all_reduce"))
-    at = at[_forward(rows.take(at), passes) >= 0]
-    rank, order = rows.ints("rank")[at], rows.ints("order")[at]
-    behind: Int64 = at[np.lexsort((order, rank))]
-    return behind
-
-
-def _cumulated(number: Int64, values: Int64) -> Int64:
-    """The sum of the values of its number up to each."""
-    order = sorted_by(number)
-    running = np.cumsum(values[order])
-    total = sums(number, values, int(number.max(initial=-1)) + 1)
-    found = np.empty_like(values)
-    found[order] = running - (np.cumsum(total) - total)[number[order]]
-    return found
-
-
-def _forward(rows: Rows, passes: Rows) -> Int64:
-    """The number of its rank's forward pass before each row, -1 before the first."""
-    number: Int64 = np.full(len(rows), -1)
-    rank, order = rows.ints("rank"), rows.ints("order")
-    for (one,), its in rows_by(passes.ints("rank")).items():
-        start, mine = np.sort(passes.ints("start_ns")[its]), rank == one
-        number[mine] = np.searchsorted(start, order[mine], side="right") - 1
-    return number
