@@ -12,7 +12,7 @@ from commtrace.comparing.recorded import Recorded
 from commtrace.comparing.tables import CHANGES, COUNTS, WORK
 from commtrace.diagnosis import Diagnosis
 from commtrace.metrics.run.summary import summary
-from commtrace.reports.content import comparison
+from commtrace.reports.content import compared_tables, comparison
 from commtrace.reports.content.compared_names import work_of
 from commtrace.synthetic import Tiny
 
@@ -76,7 +76,7 @@ def test_kernels_that_are_not_listed_are_counted(its: Compared) -> None:
     times = {"base_count": 1.0, "candidate_count": 1.0, "base_ns": 1, "candidate_ns": 2}
     table = [{**nothing, **times, "kernel": f"gemm_{number}"} for number in range(5)]
     some = replace(its, kernels=WORK.of_dicts(table))
-    (kernels,) = [one for one in comparison.sections(some) if one.title.startswith("Kernels")]
+    (kernels,) = [one for one in compared_tables.sections(some) if one.title.startswith("Kernels")]
     assert len(kernels.cells) == 3
     assert kernels.footer == ("2 more are not shown.",)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.comparing.gate import Gate
 from commtrace.reports import Look, content
-from commtrace.reports.content import comparison
+from commtrace.reports.content import compared_tables, comparison
 from commtrace.reports.web.bars import Bar, Part, bars, legend
 from commtrace.reports.web.markup import Markup, hashed, tag
 from commtrace.reports.web.typical_steps import typical_steps
@@ -68,7 +68,7 @@ def _sections(compared: Compared) -> Iterator[Markup]:
         yield _section("A typical step", *typical_steps(base, candidate, named))
     if any(sum(parts.values()) for *_, parts in compared.paths):
         yield _section("Every step's critical path", *_paths(compared))
-    for section in comparison.sections(compared):
+    for section in compared_tables.sections(compared):
         footer = (tag("p", line, class_="hint") for line in section.footer)
         yield _section(section.title, _table(section), *footer)
     for name, lines in (*comparison.findings(compared), ("Notes", content.notes(compared.notes))):

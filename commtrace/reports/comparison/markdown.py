@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.comparing.gate import Gate
 from commtrace.reports import Look, content
-from commtrace.reports.content import comparison
+from commtrace.reports.content import compared_tables, comparison
 from commtrace.reports.formats.markdown import bullets, escaped, grid
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:  #
         lines += ["", f"**Gate: failed: {escaped(failure)}**"]
     for line in comparison.summary(compared):
         lines += ["", escaped(line)]
-    for section in comparison.sections(compared):
+    for section in compared_tables.sections(compared):
         lines += ["", *grid(section)]
     for name, texts in comparison.findings(compared):
         lines += bullets(name, texts)

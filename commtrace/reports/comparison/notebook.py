@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from commtrace.reports import content
-from commtrace.reports.content import comparison
+from commtrace.reports.content import compared_tables, comparison
 from commtrace.reports.notebook import bullets, grid
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def render(compared: Compared) -> str:
     parts = [
         f"<p><b>{escape(comparison.title(compared))}</b></p>",
         f"<p><b>{escape(comparison.headline(compared))}</b><br>{'<br>'.join(facts)}</p>",
-        *map(grid, comparison.sections(compared)),
+        *map(grid, compared_tables.sections(compared)),
         *(bullets(name, lines) for name, lines in comparison.findings(compared)),
         bullets("Notes", content.notes(compared.notes)),
     ]

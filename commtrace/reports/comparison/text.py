@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.comparing.gate import Gate
 from commtrace.reports import Look, content
-from commtrace.reports.content import comparison
+from commtrace.reports.content import compared_tables, comparison
 from commtrace.reports.page import page, say, table, title, written
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def render(compared: Compared, gate: Gate = _NONE, look: Look = _ANY) -> str:
         say(console, line)
     if failure := gate.failed(compared):
         say(console, f"Gate: failed: {failure}", style="bold")
-    for section in comparison.sections(compared):
+    for section in compared_tables.sections(compared):
         table(console, section)
     for name, lines in (*comparison.findings(compared), ("Notes", content.notes(compared.notes))):
         if lines:
