@@ -8,20 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Float64, Int64, among, codes, distinct, most
+from commtrace.arrays import Bool, Float64, Int64, among
 from commtrace.causal.edits.rank_edits import copying_within, launching_within, not_blocking
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import Edit, Saving, saving
-from commtrace.comms import is_update
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.intervals import Intervals, covered, union, united
-from commtrace.metrics.rank.rows_of import rows_of_rank
-from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, behind, elsewhere, timelines
+from commtrace.intervals import covered
+from commtrace.metrics.rank.timelines import SMALL_BYTES, Timeline, timelines
 from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
 from commtrace.quantiles import median
+from commtrace.rules._copy_stalls import CopyStalls, copy_stalls, on_host, steps_without_update
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.units import mb, ms
@@ -69,12 +67,12 @@ class CopyLoop(Rule, frozen=True):
 
     def check(self, run: Measures) -> Iterator[Finding]:
         """At most one finding, with the worst of the devices that have the fault."""
-        most, worth = 0, list[_Stalls]()
+        most, worth = 0, list[CopyStalls]()
         for line in timelines(run):
             copies = self._copies(line, run)
             most = max(most, int(copies.sum()))
             if copies.sum() >= self.min_copies:
-                one = self._stalls(line, copies, run)
+                one = copy_stalls(line, copies, run, self.max_stall_us)
                 share = self.min_step_share * self._beside(line, run)
                 if one.count >= self.min_copies and worth_reporting(one.cost_ns, run, share):
                     worth.append(one)
@@ -97,9 +95,9 @@ class CopyLoop(Rule, frozen=True):
 
         Then its host loses its lead without the other copies, too.
         """
-        return _BESIDE if _steps_without_update(line, run) is None else 1.0
+        return _BESIDE if steps_without_update(line, run) is None else 1.0
 
-    def _at_once(self, run: Measures, found: list[_Stalls]) -> Edit:
+    def _at_once(self, run: Measures, found: list[CopyStalls]) -> Edit:
         """Only what is needed of a device's copies is left, and the host's wait and work for it."""
 
         def edit(lag_ns: Lags) -> Int64:
@@ -121,26 +119,12 @@ class CopyLoop(Rule, frozen=True):
 
     def _copies(self, line: Timeline, run: Measures) -> Bool:
         """The small copies, but those of a collective on the host, which gloo makes."""
-        begin, end = _on_host(line, run, since="launch_ns")
+        begin, end = on_host(line, run, since="launch_ns")
         launch = line.launch_ns
         of_collective = covered(launch, launch + 1, (begin, end)) > 0
         return line.small_copies(self.max_bytes) & ~of_collective
 
-    def _stalls(self, line: Timeline, copies: Bool, run: Measures) -> _Stalls:
-        beside = line.starved_beside(copies) & (line.idle_ns <= 1e3 * self.max_stall_us)
-        begin, end = (line.start_ns - line.idle_ns)[beside], line.start_ns[beside]
-        worked = united(elsewhere(line, run), _on_host(line, run, since="start_ns"))
-        idle = end - begin - covered(begin, end, worked)
-        usual, answered = _usual_ns(line), _answered(line, copies, run)[beside]
-        kept = np.where(line.with_host[beside], idle, (idle - usual).clip(min=0))
-        counts = (idle > 0) & ~answered
-        beside[beside] = counts
-        begin, end, idle, kept = (its[counts] for its in (begin, end, idle, kept))
-        stalling = copies & (beside | np.concatenate((beside[1:], [False])))
-        needed = _needed(line, stalling, run)
-        return _Stalls(line, stalling, needed, begin, end, int(idle.sum()), int(kept.sum()), usual)
-
-    def _finding(self, found: _Stalls, gain: Saving, run: Measures) -> Finding:
+    def _finding(self, found: CopyStalls, gain: Saving, run: Measures) -> Finding:
         line, kinds = found.line, _mostly_of(found)
         sizes = line.size_bytes[found.copies]
         size = mb(median(sizes)) + ("" if sizes.min() == sizes.max() else " (median)")
@@ -200,45 +184,16 @@ _OBJECTS = (
     "gloo group, or seldom"
 )
 _HARDLY_ANY = 0.05  # of the copies
-_LOOP = 3  # copies in a step: fewer are values read each for itself
 _MOSTLY = 0.5  # of the copies
-_VLLM_STEP = "gpu_model_runner: preprocess"
 
 
-class _Stalls(Struct, frozen=True):
-    """Idle time next to small copies.
-
-    ``copies`` are those with any, and those ``needed`` that must stay; ``kept_ns`` is ``idle_ns``
-    without the usual gaps.
-    """
-
-    line: Timeline
-    copies: Bool
-    needed: Bool
-    begin_ns: Int64
-    end_ns: Int64
-    idle_ns: int
-    kept_ns: int
-    usual_ns: float
-
-    @property
-    def count(self) -> int:
-        """The copies."""
-        return int(self.copies.sum())
-
-    @property
-    def cost_ns(self) -> int:
-        """What all cost but those that remain."""
-        return round(self.kept_ns * (1 - int(self.needed.sum()) / max(self.count, 1)))
-
-
-def _mostly_of(found: _Stalls) -> set[str]:
+def _mostly_of(found: CopyStalls) -> set[str]:
     """The kinds of the copies, but for those that are hardly any."""
     often = Counter(str(kind) for kind in found.line.kind[found.copies])
     return {kind for kind, count in often.items() if count >= _HARDLY_ANY * found.count}
 
 
-def _mostly_of_objects(run: Measures, found: _Stalls) -> bool:
+def _mostly_of_objects(run: Measures, found: CopyStalls) -> bool:
     """Whether most of the copies are next to collectives of objects, but for other copies."""
     line = found.line
     objects = np.isin(line.start_ns, objects_sent(run, line.rank)[0])
@@ -248,78 +203,6 @@ def _mostly_of_objects(run: Measures, found: _Stalls) -> bool:
     after = np.searchsorted(work, np.flatnonzero(found.copies))
     beside = np.append(objects[work], False)
     return bool((beside[after] | beside[after - 1]).mean() > _MOSTLY)
-
-
-def _answered(line: Timeline, copies: Bool, run: Measures) -> Bool:
-    """What is behind the result of a step of inference: what comes next follows from it."""
-    if (steps := _steps_without_update(line, run)) is None:
-        return np.zeros_like(copies)
-    return behind(_last_of_each(line, copies & line.kinds.being("DtoH"), steps))
-
-
-def _needed(line: Timeline, copies: Bool, run: Measures) -> Bool:
-    """One copy of all; of several of a size in a step the last, which fetches what all brought.
-
-    Where no optimizer steps, of each step the last to and from the host: a step of inference has to
-    be told its input and to tell its result.
-    """
-    if (steps := _steps_without_update(line, run)) is not None:
-        return _last_of_each(line, copies, steps)
-    needed = np.zeros_like(copies)
-    needed[np.flatnonzero(copies)[-1:]] = True
-    begins = _profiler_steps(line, run)
-    step = np.searchsorted(begins, line.launch_ns, side="right")
-    for size in distinct(line.size_bytes[copies]).tolist():
-        alike = copies & (line.size_bytes == size)
-        if np.count_nonzero(alike) >= _LOOP * distinct(step[alike]).size:
-            needed |= _last_of_each(line, alike, begins)
-    return needed
-
-
-def _steps_without_update(line: Timeline, run: Measures) -> Int64 | None:
-    """When a rank's steps begin, if it has any and no optimizer steps in them.
-
-    vLLM marks them itself; the profiler's, if there are any, may hold several.
-    """
-    steps = rows_of_rank(run, "steps", line.rank)
-    label = steps.coded("label")
-    marked = label.being(_VLLM_STEP)
-    begins = np.sort(steps.ints("start_ns")[marked])
-    begins = begins if begins.size else _profiler_steps(line, run)
-    updates = any(map(is_update, label.occurring()))
-    return None if updates or not begins.size else begins
-
-
-def _profiler_steps(line: Timeline, run: Measures) -> Int64:
-    """When a rank's steps begin, in their order."""
-    steps = rows_of_rank(run, "steps", line.rank)
-    begins: Int64 = np.sort(steps.ints("start_ns")[~steps.coded("label").known])
-    return begins
-
-
-def _last_of_each(line: Timeline, copies: Bool, begins: Int64) -> Bool:
-    """The last of these copies in each step, of each kind."""
-    at = np.flatnonzero(copies)
-    way = codes(np.searchsorted(begins, line.launch_ns[at], side="right"), line.kinds.take(at))
-    last = np.zeros_like(copies)
-    last[most(way, at, int(way.max(initial=-1)) + 1)] = True
-    return last
-
-
-def _usual_ns(line: Timeline) -> float:
-    """The median gap before work that has no copy from or to the host next to it."""
-    gaps = line.idle_ns[~(line.with_host | behind(line.with_host))]
-    return median(gaps) if gaps.size else 0.0
-
-
-def _on_host(line: Timeline, run: Measures, *, since: str) -> Intervals:
-    """When the rank's collectives on the CPU ran, from their launch or their start on."""
-    calls = rows_of_rank(run, "collectives", line.rank)
-    rows = np.flatnonzero(calls.coded("device").being("cpu"))
-    begin, start_ns, duration_ns = (
-        calls.ints(name)[rows] for name in (since, "start_ns", "duration_ns")
-    )
-    return union(np.where(begin == NULL, start_ns, begin), start_ns + duration_ns)
 
 
 def _run(*, reads: int, every_us: float, computes_us: float = 0) -> Measures:
