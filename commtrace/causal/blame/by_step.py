@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Float64, Int32, Int64
-from commtrace.causal.blame.search import Suspects, by_rank_and_step
+from commtrace.causal.blame.lateness import by_rank_and_step
+from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.step_patterns import MANY_STEPS, SPIKE
 from commtrace.causal.blame.suspects import own_and_more
 from commtrace.causal.edits.run_edits import step_ns

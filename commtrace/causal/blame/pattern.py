@@ -9,7 +9,8 @@ import numpy as np
 from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.blame.by_step import ByStep, Seen, by_step, excess_by_step, seen_in
 from commtrace.causal.blame.done_more import DoneMore, counted_more, done_more
-from commtrace.causal.blame.search import Suspects, by_rank_and_step, least_noise_ns
+from commtrace.causal.blame.lateness import by_rank_and_step
+from commtrace.causal.blame.search import Suspects, least_noise_ns
 from commtrace.causal.blame.step_patterns import (
     CHANCE,
     CHANCE_IF_COUNTED,

@@ -6,19 +6,20 @@ that: a rank that could save but little is not replayed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32, Int64, distinct
+from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.alone import Alone
 from commtrace.causal.blame.kind import Kind, Made
+from commtrace.causal.blame.lateness import Lateness
 from commtrace.causal.blame.sets import known_sets, sizes
 from commtrace.causal.chance import above_zero
 from commtrace.causal.edits.bounds import at_most, path_to_end, saves_at_most
 from commtrace.causal.replay.graph import Change, changed
-from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_work
 from commtrace.quantiles import medians
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Search",
     "Suspects",
-    "by_rank_and_step",
     "least_noise_ns",
 ]
 
@@ -41,10 +41,9 @@ _FEW_SETS = 3  # are replayed without asking another critical path
 _FAR_MORE = 1.25  # times what the one saves alone
 _BY_TURNS = 0.25  # of the steps
 _AS_LATE, _NEARLY = 0.5, 0.75  # of what one is late: its group, another
-_MOSTLY = 0.5  # of the steps
+_MOSTLY = 0.5  # of the calls
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
-_ALL = slice(None)
 _HIDE = 3  # ranks: of two one is late beside the other
 
 
@@ -62,21 +61,6 @@ class Suspects(Struct, frozen=True, eq=False):
     others_ns: int
     edit: Change
     made: Made
-
-
-def by_rank_and_step(
-    calls: Calls, time_ns: Float64, mine: Bool | slice = _ALL
-) -> tuple[Int32, Float64]:
-    """The ranks of calls in order, and the sums of a time of each call: ranks × steps.
-
-    Of all calls, or of those of some ranks (a flag for each).
-    """
-    first = calls.first[mine[calls.first]] if isinstance(mine, np.ndarray) else calls.first
-    ranks, of = np.unique(calls.rank[first], return_inverse=True)
-    steps, at = np.unique(calls.packed["step"].values(first), return_inverse=True)
-    sums = np.zeros((ranks.size, steps.size))
-    sums[of, at] = np.bincount(calls.in_step[mine], time_ns)[calls.in_step[first]]
-    return ranks, sums
 
 
 def least_noise_ns(run: Measures) -> int:
@@ -134,38 +118,28 @@ class Search:
     def _hides(self, rank: int, alone_ns: int) -> bool:
         """Whether others are as late, and save far more together with it.
 
-        Another with which it is the last by turns, or of three one that is nearly as late in most
-        steps, or its host or a group of its, all late.
+        Another beside it, or its host or a group of its, all late.
         """
-        calls = run_graph(self.run).calls
-        own, wanted = (its.sum(axis=1) for its in (self.kind.work.own_ns, self._wanted()))
-        every, did = by_rank_and_step(calls, own)
-        if every.size < _HIDE:
+        late = Lateness.of(self.kind)
+        if late.ranks.size < _HIDE:
             return False
-        late = did - by_rank_and_step(calls, wanted)[1]
-        at = {int(one): row for row, one in enumerate(every)}
-        sets: list[tuple[int, ...]] = []
-        other = next((one for one in self._ordered() if one != rank), None)
-
-        def are_late(ranks: tuple[int, ...], least: float) -> bool:
-            theirs = np.isin(every, ranks)
-            beyond = did - medians(did[~theirs], axis=0)
-            as_late = beyond[theirs] > least * np.maximum(beyond[at[rank]], 0)
-            return bool((as_late.mean(axis=1) > _MOSTLY).all())
-
-        if other is not None:
-            pair, by_turns = (min(rank, other), max(rank, other)), late[at[other]] > late[at[rank]]
-            of_three = every.size == len(pair) + 1  # what is typical is half of it the other's
-            if by_turns.mean() > _BY_TURNS or (of_three and are_late(pair, _NEARLY)):
-                sets.append(pair)
-        known = (its for its in known_sets(self.run, every.tolist()) if rank in its)
-        sets += [ranks for ranks in known if are_late(ranks, _AS_LATE)]
+        known = (its for its in known_sets(self.run, late.ranks.tolist()) if rank in its)
+        sets = [
+            *self._beside(rank, late),
+            *(its for its in known if late.all_as(rank, its, _AS_LATE)),
+        ]
         return any(self._save_far_more(ranks, rank, alone_ns) for ranks in dict.fromkeys(sets))
 
-    def _wanted(self) -> Float64:
-        """What is wanted of each call; its own where nobody is to compare with."""
-        wanted = self.kind.wanted_ns
-        return np.where(np.isnan(wanted), self.kind.work.own_ns, wanted)
+    def _beside(self, rank: int, late: Lateness) -> Iterator[tuple[int, ...]]:
+        """A rank and another with which it is the last by turns, or of three one nearly as late."""
+        other = next((one for one in self._ordered() if one != rank), None)
+        if other is None:
+            return
+        pair = min(rank, other), max(rank, other)
+        of_three = late.ranks.size == _HIDE  # what is typical is half of it the other's
+        by_turns = late.later(other, rank) > _BY_TURNS
+        if by_turns or (of_three and late.all_as(rank, pair, _NEARLY)):
+            yield pair
 
     def _save_far_more(self, ranks: tuple[int, ...], rank: int, alone_ns: int) -> bool:
         together = self.kind.saved([ranks])[:, 0]

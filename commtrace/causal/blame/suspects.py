@@ -10,10 +10,10 @@ from msgspec import structs
 
 from commtrace.arrays import Bool, Float64, Int64, distinct
 from commtrace.causal.blame.kind import Kind
+from commtrace.causal.blame.lateness import by_rank_and_step
 from commtrace.causal.blame.search import (
     Search,
     Suspects,
-    by_rank_and_step,
     least_noise_ns,
 )
 from commtrace.causal.blame.sets import known_sets
