@@ -182,15 +182,20 @@ def _edit(run: Measures, text: str) -> _Edit:
         if match[1] == "no-wait":
             return lambda run, lag: _without_waits(run, op, lag)
         return lambda run, lag: not_issued(run, _is(run, op), lag)
+    raise _miswritten(text)
+
+
+def _miswritten(text: str) -> UsageError:
+    """What is wrong with a text that is no edit, and how the one that may be meant is written."""
     begun = text.partition("=" if "=" in text else ":")[0]
     meant = [form for form in EDITS if begun and re.split("[=:]", form)[0] == begun]
     if meant == [begun]:
-        raise UsageError(f"{text}: {begun} takes nothing behind it")
+        return UsageError(f"{text}: {begun} takes nothing behind it")
     if meant == [f"{begun}:OP"] and text.startswith(f"{begun}:"):
-        raise UsageError(f"{text}: OP is one of {', '.join(OPERATIONS)}")
+        return UsageError(f"{text}: OP is one of {', '.join(OPERATIONS)}")
     if meant:
-        raise UsageError(f"{text}: {begun} is written as {' or '.join(meant)}")
-    raise UsageError(f"no edit is called {text!r}; there are {', '.join(EDITS)}")
+        return UsageError(f"{text}: {begun} is written as {' or '.join(meant)}")
+    return UsageError(f"no edit is called {text!r}; there are {', '.join(EDITS)}")
 
 
 def _typical(ranks: list[int]) -> _Edit:
