@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from commtrace.arrays import Bool, Int64
 from commtrace.causal.blame.awaited import AWAITED, Waits
-from commtrace.causal.blame.causes import cause_of, excess
+from commtrace.causal.blame.causes import cause_of, excess_by_cause, most_before
 from commtrace.causal.edits.run_edits import saved_by
 from commtrace.causal.replay.graph import Change, Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -136,7 +136,7 @@ def _only(run: Measures, which: Bool, edit: Change) -> Change:
 
 def _part(run: Measures, culprit: Culprit, kind: int, which: Bool, steps_ns: Int64) -> Culprit:
     """Of a culprit what it does before some calls, which others await in that kind."""
-    parts, call = excess(run, culprit.ranks, which)
+    parts = excess_by_cause(run, culprit.ranks, which)
     waits, of_kind = culprit.waits, culprit.waits.kind == kind
     on_top = int(steps_ns.sum())
     rest = culprit.steps_ns - steps_ns
@@ -148,6 +148,6 @@ def _part(run: Measures, culprit: Culprit, kind: int, which: Bool, steps_ns: Int
         steps_ns=steps_ns,
         cause=cause_of(run, culprit.ranks, parts),
         parts_ns=parts,
-        call=call,
+        call=most_before(run, culprit.ranks, own_work(run).excess_ns, which),
         waits=Waits(*(its[of_kind] for its in structs.astuple(waits))),
     )

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64, distinct
-from commtrace.causal.blame.causes import as_cores_are_shared
 from commtrace.causal.blame.culprit import Culprit, as_awaited
+from commtrace.causal.blame.doubts import as_cores_are_shared
 from commtrace.causal.blame.graded import together_if_graded
 from commtrace.causal.blame.search import Suspects, least_noise_ns
 from commtrace.causal.blame.shared import shared_by_stages

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.causal.blame.causes import cause_of, excess
+from commtrace.causal.blame.causes import cause_of, excess_by_cause, most_before
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.sure import more_surely_ns
 from commtrace.causal.blame.suspects import beyond_typical
@@ -49,15 +49,14 @@ class DoneMore(NamedTuple):
 def done_more(run: Measures, who: Suspects, stalls: tuple[int, ...] = ()) -> DoneMore:
     """In all steps, or where they stall: in the others they may do something else."""
     its = np.isin(run_graph(run).step_of, stalls) if stalls else None
+    parts = excess_by_cause(run, who.ranks, its)
     if who.made == "sure":
         mine = of_ranks(run, who.ranks)
         more = np.nan_to_num(more_surely_ns(run, who.ranks))
-        parts, call = excess(run, who.ranks, its, more)
-        extra = extra_ns(run)[mine if its is None else mine & its]
-        parts = {**parts, "compute": float(extra.sum())}
+        parts["compute"] = float(extra_ns(run)[mine if its is None else mine & its].sum())
     else:
-        beyond = beyond_typical(run, who.ranks, own_work(run))
-        parts, call = excess(run, who.ranks, its, beyond)
+        more = beyond_typical(run, who.ranks, own_work(run))
+    call = most_before(run, who.ranks, more, its)
     return DoneMore(parts, call, cause_of(run, who.ranks, parts), stalls)
 
 
