@@ -56,9 +56,10 @@ def where(culprit: Culprit, run: Measures) -> str:
     Not of what a label or the sizes of inputs tell better.
     """
     on_cpu = bool(run_graph(run).calls.on_cpu[culprit.call])
-    told = culprit.cause in ("checkpoint", "garbage-collection") or isinstance(culprit.more, Inputs)
+    known = culprit.cause in ("checkpoint", "garbage-collection")
+    known |= isinstance(culprit.more, Inputs)
     on_host = culprit.cause not in ("compute", "copy", None) or on_cpu
-    there = _mostly_at(culprit, run) if on_host and not told else None
+    there = _mostly_at(culprit, run) if on_host and not known else None
     if there is None:
         return ""
     a_step = has_steps(run)

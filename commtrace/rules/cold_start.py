@@ -267,8 +267,8 @@ def _times(run: Measures, *, numbered: bool) -> Rows:
 def _first_peer(of: Int64, peer: Int64, count: int) -> Int64:
     """The peer that the first row of each operation tells, of those that do."""
     found = np.full(count, NULL)
-    told = np.flatnonzero(peer != NULL)[::-1]
-    found[of[told]] = peer[told]
+    known = np.flatnonzero(peer != NULL)[::-1]
+    found[of[known]] = peer[known]
     return found
 
 

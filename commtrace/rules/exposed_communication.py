@@ -119,15 +119,15 @@ class ExposedCommunication(Rule, frozen=True):
             worth = most_worth_hiding(run) if is_tried else most_exposed(run)
             yield self._finding(found, Saving(round(gain), on_top), hidden, run, *worth)
         elif hidden < self.hidden_pct and unsaved.is_large:
-            told = [*unsaved.without_hiding(behind, could)]
-            if not told:
+            besides = [*unsaved.without_hiding(behind, could)]
+            if not besides:
                 gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
                 raise CannotLook(
                     f"{LOOKED}hiding saves too little: of the {ms(exposed)}"
                     f"{of_devices(run, found)} that runs with no compute beside it compute could "
                     f"hide {ms(could)}{gains if is_tried else ''}"
                 )
-            yield from told
+            yield from besides
 
     def _is_much(self, cost_ns: float, run: Measures) -> bool:
         return worth_reporting(cost_ns, run, self.min_step_share)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cause_of", "excess_by_cause", "most_before"]
 
-_TOLD = 1 / 3  # of what is done more
+_ENOUGH = 1 / 3  # of what is done more
 
 
 def excess_by_cause(
@@ -98,9 +98,9 @@ def cause_of(run: Measures, ranks: tuple[int, ...], parts: Mapping[Cause, float]
         }
     total = sum(max(value, 0) for value in possible.values())
     cause = max(possible, key=lambda cause: possible[cause])
-    told = [label for label in LABELLED if possible.get(label, 0) > _TOLD * total]
-    if cause == "host" and told:
-        return told[0]
+    labelled = [label for label in LABELLED if possible.get(label, 0) > _ENOUGH * total]
+    if cause == "host" and labelled:
+        return labelled[0]
     return cause if possible[cause] > total / 2 else None
 
 
