@@ -241,11 +241,13 @@ def bus_factor(op: str, group_size: int) -> float | None:
     return (group_size - 1) / group_size
 
 
-def members(communicator: str) -> tuple[int, ...]:
+def members(communicator: str | None) -> tuple[int, ...]:
     """The ranks that a communicator's identity (``matching.communicators``) lists, in its order.
 
-    >>> members("0,4,8#dp"), members("#dp")
-    ((0, 4, 8), ())
+    None are known of an operation without one, as in a CUDA graph.
+
+    >>> members("0,4,8#dp"), members("#dp"), members(None)
+    ((0, 4, 8), (), ())
     """
-    listed = communicator.partition("#")[0]
+    listed = (communicator or "").partition("#")[0]
     return tuple(map(int, listed.split(","))) if listed else ()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAR",
+    "USUAL",
     "BetweenHosts",
     "between_hosts",
     "large_operations",
@@ -32,13 +33,15 @@ __all__ = [
 ]
 
 FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
+USUAL = 10  # times: DGX have 230 GB/s and 25 of A100, 360 to 450 and 50 of H100
 _LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
 
 
 class BetweenHosts(Struct, frozen=True, eq=False, weakref=True):
     """The ``transfers`` of GPUs between hosts, at so many GB/s, and what those within them have.
 
-    ``usual_ns`` is what each would take if it were just not that slow, NCCL's latency included.
+    ``usual_ns`` is what each would take with what an adapter for each GPU usually gives, NCCL's
+    latency included.
     """
 
     transfers: Rows
@@ -75,11 +78,11 @@ def between_hosts(run: Measures, min_count: int) -> BetweenHosts | None:
     if min(len(between), len(within)) < max(min_count, 1):
         return None
     slow, fast = (median(some.floats("busbw_gb_s")) for some in (between, within))
-    usual = between.ints("size_bytes") * between.floats("factor") * FAR / fast
-    usual += _latency_ns(between, run)
-    if median(between.ints("transfer_ns") / usual) < 1:
+    within_ns = between.ints("size_bytes") * between.floats("factor") / fast
+    latency_ns = _latency_ns(between, run)
+    if median(between.ints("transfer_ns") / (FAR * within_ns + latency_ns)) < 1:
         return None
-    return BetweenHosts(between, slow, fast, usual)
+    return BetweenHosts(between, slow, fast, USUAL * within_ns + latency_ns)
 
 
 def _latency_ns(between: Rows, run: Measures) -> Float64:

@@ -55,7 +55,7 @@ def even_split(run: Measures, culprit: Culprit, min_step_share: float) -> EvenSp
 def _part(run: Measures, culprit: Culprit, times: float) -> float:
     """What part of its saving is left where it receives so many times as much as the mean."""
     row = int(run_graph(run).calls.row[culprit.call])
-    group = members(str(matched(run).matches.coded("communicator").at(row)))
+    group = members(matched(run).matches.coded("communicator").at(row))
     ranks, several = len(group), len({*culprit.ranks} & {*group})
     if ranks <= several:
         return 1.0

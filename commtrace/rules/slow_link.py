@@ -15,7 +15,7 @@ from commtrace.metrics.run.bandwidth import streams
 from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._between_hosts import FAR, BetweenHosts, between_hosts
+from commtrace.rules._between_hosts import FAR, USUAL, BetweenHosts, between_hosts
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_groups import SlowGroups, slow_groups
 from commtrace.rules._slow_links import (
@@ -72,8 +72,9 @@ class SlowLink(Rule, frozen=True):
         is. A slow rank is slow on all its edges and is no slow link; where an end has no other edge
         in the trace, or a rank no other group that is compared, or all edges of a host are slow,
         the two cannot be separated, and the finding says so. Of two hosts alone nobody can tell
-        what their link should give, but that it is not that slow: the saving is then that of a link
-        that just is not, and the finding is not sure.
+        what their link should give, but that it is not that slow: the saving is then that of a tenth
+        of the bandwidth within hosts, as an adapter for each GPU usually gives, and the finding is
+        not sure.
     """
 
     explains: ClassVar[tuple[str, ...]] = (
@@ -236,8 +237,8 @@ class SlowLink(Rule, frozen=True):
             ),
             ruled_out=("sizes and late ranks: large operations are compared, without waiting",),
             advice=(
-                f"an adapter for each GPU is not {FAR} times as slow as links within hosts, and "
-                "the saving is that of one just so slow: see with NCCL_DEBUG=INFO whether NCCL "
+                f"where each GPU has an adapter, that usually gives 1/{USUAL} of what links "
+                "within hosts do, which the saving is of: see with NCCL_DEBUG=INFO whether NCCL "
                 "uses all adapters, and RDMA (NET/IB, GPUDirect), not sockets; run nccl-tests "
                 "between two hosts at a time; check port speeds, cables and switches"
             ),

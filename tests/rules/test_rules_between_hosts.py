@@ -60,7 +60,7 @@ def test_more_than_20_times_as_slow_is_no_adapter_of_each_gpu(job: Job) -> None:
     (its,) = found(job(50, 4_000))
     assert its.confidence == "low"
     assert "the hosts a and b reach 2.00 GB/s, those within hosts 160;" in its.summary
-    assert its.cost_ns == pytest.approx(COUNT * (4_000 - 20 * 50 - LATENCY_US) * 1e3, rel=0.01)
+    assert its.cost_ns == pytest.approx(COUNT * (4_000 - 10 * 50 - LATENCY_US) * 1e3, rel=0.01)
 
 
 @pytest.mark.parametrize("job", [reduced, passed_on])
@@ -101,5 +101,5 @@ def test_who_waits_behind_such_messages_waits_for_the_network() -> None:
             loop.together("barrier", None, wait=True)
     calls = run_graph(trace := loop.trace()).calls
     last = np.flatnonzero((calls.rank == 3) & calls.is_p2p)
-    left = (50 + 20 * 50 + LATENCY_US) / (50 + 4_050)
+    left = (50 + 10 * 50 + LATENCY_US) / (50 + 4_050)
     assert waits_left(trace)(last) == pytest.approx(left, rel=0.05)

@@ -185,7 +185,7 @@ def _group_size(rows: Rows, row: int) -> int | None:
     known, taken, given = (int(rows.ints(c)[row]) for c in ("group_size", "in_bytes", "out_bytes"))
     if known != NULL:
         return known
-    if listed := members(str(rows.coded("communicator").at(row))):
+    if listed := members(rows.coded("communicator").at(row)):
         return len(listed)
     if rows.coded("op").at(row) == "reduce_scatter" and taken != NULL and given > 0:
         return taken // given

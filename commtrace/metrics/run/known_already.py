@@ -209,7 +209,7 @@ def _of_sure(rows: Rows, sent: Int64, alike: Bool, own: tuple[Float64, ...], alo
     sure = [
         number
         for (number,), at in rows_by(kind[row]).items()
-        if _for_nothing(steps.of(at), members(str(group.at(row[at[0]]))), alone)
+        if _for_nothing(steps.of(at), members(group.at(row[at[0]])), alone)
     ]
     return np.isin(kind, sure)
 

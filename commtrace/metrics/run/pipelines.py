@@ -187,7 +187,7 @@ def _chains(messages: Messages) -> list[list[int]]:
         list(group)
         for group in sorted(groups)
         if max(degree[rank] for rank in group) <= 2
-        and sum(link[0] in group for link in links) == len(group) - 1
+        and sum(link[0] in group for link in links) in (len(group) - 1, len(group))
     ]
 
 

@@ -94,13 +94,16 @@ def reduced_twice(run: Measures, rows: Rows) -> Rows:
 
 
 def _within(first: Coded, second: Coded) -> Bool:
-    """Whether the second's group is of some or all of the first's ranks."""
+    """Whether the second's group is known to be of some or all of the first's ranks."""
     pair = codes(first, second)
     one = first_rows(pair)
     names = zip(first.take(one).decoded(), second.take(one).decoded(), strict=True)
-    inside = [_members(str(smaller)) <= _members(str(larger)) for larger, smaller in names]
+    inside = [
+        None not in (larger, smaller) and _members(smaller) <= _members(larger)
+        for larger, smaller in names
+    ]
     return np.asarray(inside, dtype=np.bool_)[pair]
 
 
-def _members(communicator: str) -> frozenset[object]:
+def _members(communicator: str | None) -> frozenset[object]:
     return frozenset(members(communicator) or (communicator,))
