@@ -41,22 +41,23 @@ _INTERLEAVED = (
     "; on smaller ones kernels may be less efficient, which interleaving (several model chunks per "
     "stage) avoids"
 )
+_MORE_CHUNKS = "; on smaller ones kernels may be less efficient, which more chunks per stage avoid"
 
 
 class PipelineBubble(Rule, frozen=True):
     """Stages of a pipeline wait for their neighbours a large part of the step.
 
     What it detects
-        Ranks whose sends and recvs (at least ``min_operations``) form a chain, several
-        messages going over each link of it in a step, or one that comes back as large, as a
-        gradient does, where all but one send on only what they have received: a pipeline of p
-        stages with m micro-batches. It fires where four times as many would save at least
-        ``min_step_share`` of the steps' time of the stages' mean waiting in these sends and recvs,
-        and in what they call together right behind the last of a step, with no compute beside it
-        and without what late stages and a slow link cause. Or where the largest micro-batch has
-        more than twice the bytes that equal ones had, and as much is waited beyond what these cost.
-        Or where stages take turns: the first sends no micro-batch before the last one's gradient is
-        back.
+        Ranks whose sends and recvs (at least ``min_operations``) form a chain, or, interleaved, a
+        ring, several messages going over each link of it in a step, or one that comes back as
+        large, as a gradient does, where all but one send on only what they have received: a
+        pipeline of p stages with m micro-batches. It fires where four times as many would save at
+        least ``min_step_share`` of the steps' time of the stages' mean waiting in these sends and
+        recvs, and in what they call together right behind the last of a step, with no compute
+        beside it and without what late stages and a slow link cause. Or where the largest micro-
+        batch has more than twice the bytes that equal ones had, and as much is waited beyond what
+        these cost. Or where stages take turns: the first sends no micro-batch before the last one's
+        gradient is back.
 
     Why it costs time
         While the pipeline fills, later stages have nothing to do, while it drains the
@@ -74,7 +75,7 @@ class PipelineBubble(Rule, frozen=True):
         once, 1 - (m+p-1)/(mp).
 
     Blind spots
-        Interleaved schedules, whose bubble is smaller than the formula's. A stage that waits
+        Interleaved schedules of two stages, whose links do not show it. A stage that waits
         elsewhere, or longer for other pipelines. Ranks that exchange the edges of their domains
         with both neighbours at once are no pipeline.
     """
@@ -110,8 +111,9 @@ class PipelineBubble(Rule, frozen=True):
             if mine.is_pipeline and matters:
                 unlike = largest if gain == equal else None
                 its_like = alike[len(chain), micro_batches]
+                turns = gain == in_turn > 0
                 its_like.append(
-                    _Pipeline(chain, waiting, filling, gain, unlike, gain == in_turn > 0)
+                    _Pipeline(chain, mine.chunks, waiting, filling, gain, unlike, turns)
                 )
         for (stages, micro_batches), its in alike.items():
             mine = messages.of([rank for one in its for rank in one.ranks])
@@ -125,7 +127,7 @@ class PipelineBubble(Rule, frozen=True):
         batches: int | None,
         run: Measures,
     ) -> Finding:
-        """``batches`` are the micro-batches of a step, None in a run without steps."""
+        """``batches`` are a step's micro-batches times chunks, None in a run without steps."""
         most = max(pipelines, key=lambda its: its.gain_ns)  # they run at once
         measured = share_pct(most.waiting_ns, run)
         ideal = None if batches is None else _bubble_pct(stages, batches)
@@ -136,8 +138,8 @@ class PipelineBubble(Rule, frozen=True):
             who = f"the {stages} stages of {len(pipelines)} pipelines"
         equal = ""
         if batches is not None:
-            leave = f"{counted(batches, 'micro-batch')} {'leaves' if batches == 1 else 'leave'}"
-            equal = f"; with equal stages, {leave} {ideal:.0f} % idle"
+            leave = "leaves" if batches == most.chunks else "leave"
+            equal = f"; with equal stages, {most.of(batches)} {leave} {ideal:.0f} % idle"
             if most.largest is not None:
                 equal += f", but the largest has {100 * most.largest:.0f} % of a step's bytes"
             if most.take_turns:
@@ -218,15 +220,15 @@ def _advice(
             "stages take turns: send several micro-batches forward before waiting for the first "
             "one's gradient (GPipe; 1F1B: each stage starts as many as there are stages behind it)"
         )
-    more = _TIMES_MORE * batches
+    more, now = _TIMES_MORE * batches, batches // most.chunks
     advice = (
-        f"with {more} micro-batches instead of {batches}, equal stages are idle only "
+        f"with {_TIMES_MORE * now} micro-batches instead of {now}, equal stages are idle only "
         f"{_bubble_pct(stages, more):.0f} % of the time"
     )
     added = (1 - 1 / _TIMES_MORE) * most.filling_ns - most.gain_ns
     if added > _MUCH * most.filling_ns:
         advice += f", but {ms(added)} go to what takes as long for small ones"
-    advice += _INTERLEAVED
+    advice += _INTERLEAVED if most.chunks == 1 else _MORE_CHUNKS
     if not uneven:
         return advice
     if heaviest := heaviest_stage(run, most.ranks):
@@ -235,7 +237,10 @@ def _advice(
 
 
 def _bubble_pct(stages: int, micro_batches: int) -> float:
-    """What equal stages wait: (p-1)/(m+p-1), as GPipe's paper has it (arXiv:1811.06965)."""
+    """What equal stages wait: (p-1)/(m+p-1), as GPipe's paper has it (arXiv:1811.06965).
+
+    With v chunks each, m times v in place of m (arXiv:2104.04473).
+    """
     return 100 * (stages - 1) / (micro_batches + stages - 1)
 
 
@@ -292,15 +297,21 @@ def _gain_ns(run: Measures, rows: Rows, waiting: float, chain: list[int]) -> int
 
 
 class _Pipeline(Struct, frozen=True):
-    """Its stages' ranks, how long a stage waits, in all and to fill, and what is gained.
+    """Its stages' ranks and chunks, how long a stage waits, in all and to fill, and the gain.
 
     By equal micro-batches where these are so unlike that most is: ``largest`` is what the largest
     holds of a step's bytes. Or by working at once, where they ``take_turns``.
     """
 
     ranks: list[int]
+    chunks: int
     waiting_ns: float
     filling_ns: float
     gain_ns: int
     largest: float | None
     take_turns: bool
+
+    def of(self, batches: int) -> str:
+        """In words, so many micro-batches times chunks."""
+        count = counted(batches // self.chunks, "micro-batch")
+        return count if self.chunks == 1 else f"{count} in {self.chunks} chunks"

@@ -72,9 +72,9 @@ class SlowLink(Rule, frozen=True):
         is. A slow rank is slow on all its edges and is no slow link; where an end has no other edge
         in the trace, or a rank no other group that is compared, or all edges of a host are slow,
         the two cannot be separated, and the finding says so. Of two hosts alone nobody can tell
-        what their link should give, but that it is not that slow: the saving is then that of a tenth
-        of the bandwidth within hosts, as an adapter for each GPU usually gives, and the finding is
-        not sure.
+        what their link should give, but that it is not that slow: the saving is then that of a
+        tenth of the bandwidth within hosts, as an adapter for each GPU usually gives, and the
+        finding is not sure.
     """
 
     explains: ClassVar[tuple[str, ...]] = (

@@ -77,6 +77,22 @@ class Messages(Struct, frozen=True, eq=False):
         return int(median(np.bincount(link[once])))
 
     @property
+    def chunks(self) -> int:
+        """How many parts of the model each stage has: where the last one hands on to the first.
+
+        That link has no message of the last part (interleaved 1F1B, arXiv:2104.04473).
+        """
+        sends = self.loads
+        link = codes(
+            np.minimum(sends.sender, sends.receiver), np.maximum(sends.sender, sends.receiver)
+        )
+        count = np.bincount(link)
+        if count.size < self.ranks.size:  # a chain
+            return 1
+        most, fewest = int(median(count)), int(count.min())
+        return max(round(most / max(most - fewest, 1)), 1)
+
+    @property
     def largest_share(self) -> float:
         """What the largest message over a link one way in a step holds of the bytes of all.
 
@@ -174,7 +190,7 @@ def chains_of(messages: Messages) -> Iterator[tuple[list[int], Messages]]:
 
 
 def _chains(messages: Messages) -> list[list[int]]:
-    """The groups of ranks whose links are a path: each neighbour at most two, without a ring."""
+    """The groups of ranks whose links are a path, or a ring: each has two neighbours at most."""
     pairs = rows_by(messages.sender, messages.receiver)
     links = {(min(pair), max(pair)) for pair in pairs}
     degree = Counter(rank for link in links for rank in link)
