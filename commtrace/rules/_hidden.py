@@ -23,6 +23,7 @@ from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._at_once import beside_compute, needed_at_once
 from commtrace.rules._backward import backward_alone_ns
+from commtrace.rules._drained import between_waits_ns
 from commtrace.rules._late_reductions import of_gradients_late
 from commtrace.rules._parameter_gathers import gathers_parameters
 
@@ -52,8 +53,9 @@ def most_worth_hiding(run: Measures) -> tuple[str | None, float]:
     waits = [can_wait, *(can_wait & op.coded("op").being(name) for name in names)]
     edits = (changes(lag_ns, without_waits(run, its, lag_ns)) for its in waits)
     both, *each = saved_by(run, lag_ns, edits).sum(axis=0).tolist()
-    saves = dict(zip(names, each, strict=True))
+    saves = {name: min(its, _most_ns(run, name)) for name, its in zip(names, each, strict=True)}
     best = max(names, key=lambda name: saves[name])
+    both = min(both, sum(saves.values()))
     is_all = saves[best] > max(_NEARLY_ALL * both, _FAR_MORE * saves[most])
     return (best, shares[best]) if is_all else (most, share)
 
@@ -62,23 +64,36 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     """What is saved if nobody waits before its step ends, at most the gain.
 
     But for what the next operator needs. Parameters are waited for: if it is these that are exposed
-    what is saved is no more than if each were gathered right behind the last, where that saves
-    enough: else smaller units may. In all, and with late ranks already mended.
+    what is saved is no more than what computes between the same two waits of the host, and than if
+    each were gathered right behind the last, where that saves enough: else smaller units may. In
+    all, and with late ranks already mended.
     """
     calls = run_graph(run).calls
     can_wait, (most, _) = ~needed_at_once(run)[calls.row], most_exposed(run)
+    gathers = None
+    if most is not None and gathers_parameters(run, most):
+        gathers = can_wait & run.rows("collectives", calls.row).coded("op").being(most)
 
     def hidden(lag_ns: Lags) -> float:
         edits = [without_waits(run, can_wait, lag_ns)]
-        if most is not None and gathers_parameters(run, most):
-            gathers = can_wait & run.rows("collectives", calls.row).coded("op").being(most)
+        if gathers is not None:
+            edits.append(without_waits(run, can_wait & ~gathers, lag_ns))
             edits.append(called_earlier(run, gathers, lag_ns))
         each = saved_by(run, lag_ns, [changes(lag_ns, edited) for edited in edits])
-        waiting, *earlier = each.sum(axis=0).tolist()
-        enough = [its for its in earlier if worth_reporting(its, run, min_step_share)]
-        return max(float(min(waiting, gain, *enough)), 0.0)
+        saved, *parts = each.sum(axis=0).tolist()
+        if parts and most is not None:
+            others, earlier = parts
+            saved = min(saved, others + _most_ns(run, most))
+            saved = min(saved, earlier) if worth_reporting(earlier, run, min_step_share) else saved
+        return max(float(min(saved, gain)), 0.0)
 
     return _also_on_top(run, hidden, min_step_share)
+
+
+def _most_ns(run: Measures, op: str) -> float:
+    """The most that hiding an operation saves: of parameters, what computes between two waits."""
+    most = between_waits_ns(run, op) if gathers_parameters(run, op) else None
+    return np.inf if most is None else most
 
 
 def beside_backward_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float, int]:

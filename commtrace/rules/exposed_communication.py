@@ -25,6 +25,7 @@ from commtrace.rules._exposed import (
 )
 from commtrace.rules._hidden import beside_backward_ns, hidden_ns, most_worth_hiding
 from commtrace.rules._less import asked
+from commtrace.rules._of_replicas import OfReplicas, of_replicas
 from commtrace.rules._overlapped import overlapped
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsaved import Unsaved
@@ -87,13 +88,16 @@ class ExposedCommunication(Rule, frozen=True):
     min_hideable_pct: float = 10.0
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """At most one finding, of all devices together."""
+        """One finding of all devices, and of data parallelism where most else is needed at once."""
         found = per_device(run)
         if not found.rank.size:
             raise CannotLook("needs a device with both communication and compute")
         unsaved = Unsaved(self, run, found, self.min_step_share, self.large_step_share)
         its = mostly_needed_at_once(run) if self._computes(found) else None
         if its is not None:
+            of_data = of_replicas(run, self.min_step_share) if replayable(run) else None
+            if of_data is not None:
+                yield self._of_replicas(of_data, run)
             yield from unsaved.at_once(*its)
             return
         if turned := [*unsaved.turned()]:
@@ -205,6 +209,25 @@ class ExposedCommunication(Rule, frozen=True):
             + to_compare(run, op),
             explained_by="launch-gap" if starved else None,
             confidence="low" if doubt else "medium",
+        )
+
+    def _of_replicas(self, its: OfReplicas, run: Measures) -> Finding:
+        share = share_pct(its.gain.cost_ns, run)
+        return self.finding(
+            run.rows("collectives", its.rows),
+            summary=(
+                f"{ms(its.exposed_ns)} of data parallelism's {its.op} run with no compute beside "
+                f"them; compute could hide {ms(its.gain.cost_ns)}"
+            ),
+            ranks=tuple(distinct(run.rows("collectives", its.rows).ints("rank")).tolist()),
+            saving=its.gain,
+            evidence=(
+                Evidence("exposed of it, mean of ranks", its.exposed_ns, "ns"),
+                Evidence(f"could be hidden, {of_time(run)}", share, "%", 100 * self.min_step_share),
+                *of_unrecorded(run),
+            ),
+            advice=its.advice,
+            confidence="medium",
         )
 
     @staticmethod

@@ -688,6 +688,30 @@ def test_only_what_nobody_needs_at_once_is_promised() -> None:
     assert 2 < its.cost_ns / 1e6 / loop.steps < 2.7
 
 
+def test_what_data_parallelism_has_exposed_is_told_beside_what_is_needed_at_once() -> None:
+    """2 ms of tensor parallelism's, and 1 ms in which parameters are gathered before forward."""
+    loop = Loop(11, ranks=4, steps=6, host_leads=True)
+    loop.step_us, groups = 10_000, {"tp": ((0, 1), (2, 3)), "dp": ((0, 2), (1, 3))}
+    for name, pairs in groups.items():
+        loop.run.groups |= {f"{name}{pair}": pair for pair in pairs}
+
+    def together(name: str, op: str, us: float) -> None:
+        size = size_for(loop, op, us, 2)
+        for pair in groups[name]:
+            loop.together(op, size, ranks=pair, group=f"{name}{pair}", wait=True)
+
+    for _ in range(loop.steps):
+        with loop.step():
+            together("dp", "all_gather", 1_000)
+            for _ in range(3):
+                everyone_computes(loop, 0.25, kernels=2)
+                together("tp", "all_reduce", 700)
+    first, second = diagnose(loop.trace(), select=["exposed-communication"]).findings
+    assert "of data parallelism's all_gather run with no compute beside them" in first.summary
+    assert 1 < first.cost_ns / 1e6 / loop.steps < 1.7  # and what ranks are apart at them
+    assert "mostly tensor parallelism's all_reduce" in second.summary
+
+
 def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:
     """Data parallelism's all_reduces take longer, behind compute; tensor parallelism's show."""
     run = Tiny(ranks=2)
@@ -719,6 +743,29 @@ def test_gathers_of_parameters_are_waited_for_however_early_they_are() -> None:
     assert its.cost_ns == pytest.approx(6 * 3e6, rel=0.02)
     assert "forward_prefetch=True;" in its.advice
     assert "backward_prefetch" not in its.advice
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_text_that_is_generated_needs_all_parameters_for_each_token(reads: bool) -> None:
+    """Four gathers of 1 ms, then 16 tokens of 0.5 ms, each of which the host may wait for."""
+    run = Tiny(2)
+    for step, rank in product(range(6), range(2)):
+        start = step * 12_200
+        run.step(rank, step, start, 12_200)
+        host = BASE_NS + 1000 * (start + 5)
+        for unit in range(4):
+            at = start + 10 + unit * 1_000
+            run.collective(rank, "all_gather", at, 998, size=1 << 26, launch_ns=host)
+        for at in range(start + 4_010, start + 12_010, 500):
+            host = BASE_NS + 1000 * (at - 1) if reads else host
+            run.kernel(rank, at, 498, launch_ns=host)
+            if reads:
+                run.blocking_call(rank, "cudaDeviceSynchronize", at + 1, 498)
+        run.collective(rank, "reduce_scatter", start + 12_010, 50, size=1 << 20, launch_ns=host)
+        begun = 12_015 if reads else 20
+        run.blocking_call(rank, "cudaDeviceSynchronize", start + begun, 12_062 - begun)
+    told = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert bool(told) == (not reads)
 
 
 @pytest.mark.parametrize(
