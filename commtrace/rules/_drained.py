@@ -50,5 +50,5 @@ def _drained(run: Measures, rank: int, busy: Intervals) -> Int64:
     calls = rows_of_rank(run, "blocking_calls", rank)
     calls = calls.take(calls.coded("name").where(lambda name: name.endswith(_WAITS)))
     start_ns, end_ns = calls.when()
-    waited = inside(start_ns, busy) & ~inside(end_ns, busy)
+    waited = (covered(start_ns, end_ns, busy) > 0) & ~inside(end_ns, busy)
     return np.sort(end_ns[waited])

@@ -757,10 +757,11 @@ def test_text_that_is_generated_needs_all_parameters_for_each_token(reads: bool)
             at = start + 10 + unit * 1_000
             run.collective(rank, "all_gather", at, 998, size=1 << 26, launch_ns=host)
         for at in range(start + 4_010, start + 12_010, 500):
-            host = BASE_NS + 1000 * (at - 1) if reads else host
             run.kernel(rank, at, 498, launch_ns=host)
             if reads:
-                run.blocking_call(rank, "cudaDeviceSynchronize", at + 1, 498)
+                called = host // 1000 - BASE_NS // 1000 + 1
+                run.blocking_call(rank, "cudaDeviceSynchronize", called, at + 499 - called)
+                host = BASE_NS + 1000 * (at + 499)
         run.collective(rank, "reduce_scatter", start + 12_010, 50, size=1 << 20, launch_ns=host)
         begun = 12_015 if reads else 20
         run.blocking_call(rank, "cudaDeviceSynchronize", start + begun, 12_062 - begun)
