@@ -82,15 +82,16 @@ class Messages(Struct, frozen=True, eq=False):
 
         That link has no message of the last part (interleaved 1F1B, arXiv:2104.04473).
         """
-        sends = self.loads
-        link = codes(
-            np.minimum(sends.sender, sends.receiver), np.maximum(sends.sender, sends.receiver)
-        )
-        count = np.bincount(link)
-        if count.size < self.ranks.size:  # a chain
+        if not self.is_ring:
             return 1
+        count = np.bincount(_link(self.loads))
         most, fewest = int(median(count)), int(count.min())
         return max(round(most / max(most - fewest, 1)), 1)
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether as many links as ranks tie them together, one more than in a chain."""
+        return distinct(_link(self)).size == self.ranks.size
 
     @property
     def largest_share(self) -> float:
@@ -174,6 +175,12 @@ def messages_of(run: Measures, min_operations: int) -> Messages:
     return Messages(rows, np.where(sends, rank, peer), np.where(sends, peer, rank))
 
 
+def _link(messages: Messages) -> Int64:
+    """A number for the two ranks of each message, whichever of them sends."""
+    ends = messages.sender, messages.receiver
+    return codes(np.minimum(*ends), np.maximum(*ends))
+
+
 def _median(values: Int64) -> float | None:
     known = values[values != NULL]
     return median(known) if known.size else None
@@ -244,10 +251,11 @@ def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before.
 
     A run without steps begins anywhere in its schedule, and tells only what passes each other, or
-    that the rank in the middle of three serves the others.
+    that the rank in the middle of three serves the others; of a ring it tells nothing.
     """
     if not mine.has_steps:
-        return not _exchange(mine) and not (len(chain) == 3 and _middle_serves(mine))
+        serves = len(chain) == 3 and _middle_serves(mine)
+        return not (mine.is_ring or _exchange(mine) or serves)
     of_chain = sorted(share[rank] for rank in chain if rank in share)
     return all(one >= _MOST for one in of_chain[1:]) and not _relay(mine)
 
