@@ -20,6 +20,7 @@ from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
 from commtrace.rules._latency import Latency, Served
+from commtrace.rules._multiplied import multiplied
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ def small_rows(
 def _rows(run: Measures, small: Served, known: Latency) -> Int64:
     """Numbers the rows of operations without a pause or another one in between.
 
-    None is a pause in which GPUs have next to nothing to run until their host calls the next, for
-    longer between scalars, each of which it reads and makes, nor on CPUs a few latencies in which
-    it hardly computes, as where it reads each result.
+    On CPUs a row ends where the program multiplies matrices, but for backward: as of tensor
+    parallelism, whose next layer needs the sum. None is a pause in which GPUs have next to nothing
+    to run until their host calls the next, for longer between scalars, each of which it reads and
+    makes, nor on CPUs a few latencies in which it hardly computes, as where it reads each result.
     """
     its, next_ns = small.operations, known.next_ns
     begin_ns, end_ns = its.ints("last_arrival_ns")[1:], its.ints("last_end_ns")[:-1]
@@ -106,6 +108,9 @@ def _rows(run: Measures, small: Served, known: Latency) -> Int64:
     if maybe.size and (gpus or not len(run.rows("kernels"))):
         computed_ns = _computed_ns(run, its, end_ns[maybe], begin_ns[maybe])
         begins[maybe] = computed_ns > most_computed_ns[maybe]
+    if not gpus:
+        joined = np.flatnonzero(~begins)
+        begins[joined] = multiplied(run, its, joined)
     return np.concatenate(([0], np.cumsum(begins)))[: len(its)]
 
 

@@ -519,21 +519,26 @@ class TestLatencyBound:
         assert bool(found(run.trace(), "latency-bound")) == (on == "gpu")
 
     @pytest.mark.parametrize(
-        ("pause_us", "computes_us", "fires"),
+        ("pause_us", "computes_us", "name", "fires"),
         [
-            (500, 60, True),  # the host reads each result, then calls the next
-            (500, 200, False),  # that can have needed it
-            (900, 60, False),  # so long a host does other things
-            (500, 0, False),  # the trace tells of no operator
+            (500, 60, "norm", True),  # the host reads each result, then calls the next
+            (500, 60, "matmul", False),  # a layer of tensor parallelism, whose next needs the sum
+            (100, 60, "matmul", False),
+            (100, 60, "autograd::engine::evaluate_function: MmBackward0", True),
+            (500, 200, "norm", False),  # that can have needed it
+            (900, 60, "norm", False),  # so long a host does other things
+            (500, 0, "norm", False),  # the trace tells of no operator
         ],
     )
     def test_hosts_that_read_each_result_could_have_sent_all_before(
-        self, pause_us: float, computes_us: float, fires: bool
+        self, pause_us: float, computes_us: float, name: str, fires: bool
     ) -> None:
         run = all_reduces([200.0] * 60, sizes=4, pause_us=pause_us, backend="gloo")
         for rank in range(2):
             for place in range(60 if computes_us else 0):
-                run.op(rank, (place + 1) * (200 + pause_us) - pause_us + 5, computes_us)
+                at = (place + 1) * (200 + pause_us) - pause_us + 5
+                full = name if "::" in name else f"aten::{name}"
+                run.op(rank, at, computes_us, name=full)
         assert bool(found(run.trace(), "latency-bound")) == fires
 
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:

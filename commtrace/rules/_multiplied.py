@@ -1,0 +1,37 @@
+"""Whether a program multiplies matrices between two operations, so that the next may need one."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import Bool, Int64
+from commtrace.comms import members
+from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.run.run_clock import on_run
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+    from commtrace.table import Rows
+
+__all__ = ["multiplied"]
+
+_PRODUCT = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|conv|einsum|scaled_dot)")
+
+
+def multiplied(run: Measures, its: Rows, first: Int64) -> Bool:
+    """Whether, behind each of these rows of a group's operations, forward multiplies for the next.
+
+    That is from the last arrival at one to that at the next, on any rank. What backward does is
+    within autograd's operators, and so not seen here.
+    """
+    arrived_ns = its.ints("last_arrival_ns")
+    found = np.zeros(first.size, np.bool_)
+    for rank in members(its.coded("communicator").at(0)):
+        ops = rows_of_rank(run, "ops", rank)
+        ops = ops.take(ops.coded("name").where(lambda name: bool(_PRODUCT.match(name))))
+        before = np.searchsorted(np.sort(on_run(run, rank, ops.ints("start_ns"))), arrived_ns)
+        found |= before[first] < before[first + 1]
+    return found
