@@ -19,8 +19,8 @@ from commtrace.metrics.run.host_speed import slower_operators
 from commtrace.metrics.run.object_collectives import carry_objects
 from commtrace.metrics.run.whole import has_steps
 from commtrace.rules._slow_copies import of_copies
-from commtrace.rules._stalls import at_line, known_work
-from commtrace.units import about, clean, duration
+from commtrace.rules._stalls import SAVE, at_line, known_work
+from commtrace.units import about, clean, duration, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -48,6 +48,7 @@ _WAITING = (
     "subprocesses and locks there, and do it in the background"
 )
 _MUCH = 0.25  # of the saving
+_SAVES = 0.1  # of the time without operators: what is beside a save belongs to it, as fsync does
 
 
 def where(culprit: Culprit, run: Measures) -> str:
@@ -62,9 +63,12 @@ def where(culprit: Culprit, run: Measures) -> str:
     there = _mostly_at(culprit, run) if on_host and not known else None
     if there is None:
         return ""
-    a_step = has_steps(run)
-    steps = run_graph(run).step_ns.size
-    took = f"{about(there.more_ns / steps)} a step" if a_step else about(there.more_ns)
+    if not has_steps(run):
+        took = about(there.more_ns)
+    elif culprit.spikes and not culprit.persistent:
+        took = f"{about(there.more_ns / len(culprit.spikes))} in such a step"
+    else:
+        took = f"{about(there.more_ns / run_graph(run).step_ns.size)} a step"
     return f"at {clean(there.line)}, {took} longer there"
 
 
@@ -91,9 +95,11 @@ def of_host(culprit: Culprit, run: Measures) -> str:
             return slow
         return at_line(run, rank, when, known_work(run, rank, when) or ANYTHING)
     took, there = processor(run, culprit.ranks), _mostly_at(culprit, run)
+    parts = culprit.parts_ns
+    if parts["checkpoint"] > _SAVES * parts["host"]:
+        return f"saving a checkpoint is {ms(parts['checkpoint'])} of it in all: {SAVE}"
     if took is None:
         return ANYTHING
-    parts = culprit.parts_ns
     worked = took.more_ns * len(culprit.ranks) - parts["compute"]
     runs = there is not None and there.runs > _WORKED  # whatever the others' processes take
     if runs or worked > _WORKED * parts["host"]:

@@ -68,6 +68,7 @@ def of_replicas(run: Measures, min_step_share: float) -> OfReplicas | None:
     rows = calls.row[which].astype(np.int64)
     exposed = float(exposed_ns(run, rows).sum() / np.unique(calls.rank).size)
     gain = saving(run, partial(without_waits, run, which), exposed, min_step_share)
+    gain = gain.at_most(round(exposed), run)
     if not worth_reporting(gain.cost_ns, run, min_step_share):
         return None
     return OfReplicas(name, rows, exposed, gain)

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Unsaved"]
 
+_LARGER = (
+    "make micro-batches larger, and so fewer: each step sends many small messages, which take "
+    "their latency however little is in them; and see whether stages or links are uneven"
+)
+
 
 class Unsaved(Struct, frozen=True, eq=False):
     """Findings of a rule about what devices of a run have exposed.
@@ -61,7 +66,10 @@ class Unsaved(Struct, frozen=True, eq=False):
         """What is exposed where the next operator needs the result of ``of``'s operation."""
         if self.is_large:
             why = f"mostly {of}'s {op}, whose result the next operator needs"
-            its = self._finding(op, why, many_small(self.run, op) + self._overlapped(op))
+            small = many_small(self.run, op)
+            hands_on_little = small and of == "pipeline parallelism"
+            advice = _LARGER if hands_on_little else small + self._overlapped(op)
+            its = self._finding(op, why, advice)
             yield swapped(its, self.run, of, self.min_step_share)
 
     def turned(self) -> Iterator[Finding]:
