@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from commtrace.arrays import NULL, Int64, most, numbered
 from commtrace.causal.blame.culprit import Culprit
+from commtrace.causal.edits.run_edits import scaled
+from commtrace.causal.replay.graph import Lags, changed
+from commtrace.causal.run.builder import DEVICES
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.savings import Saving, of_transfers
+from commtrace.causal.savings import Saving, of_transfers, saving, taking_less
+from commtrace.causal.work.segments import own_work
+from commtrace.causal.work.usual import mean_of
 from commtrace.comms import members
 from commtrace.measures import measure
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
@@ -19,7 +25,10 @@ from commtrace.rules._advice import receives
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["EvenSplit", "even_split", "if_even"]
+__all__ = ["EvenSplit", "even_split", "if_even", "if_even_with_work"]
+
+_FEW = 8  # calls, of which nothing can be said
+_GOES_WITH = 0.8  # the correlation of bytes and work
 
 
 def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
@@ -28,6 +37,45 @@ def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
     less = its.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
     at_once_ns = float(wall_ns(its.ints("last_end_ns"), less))
     return of_transfers(run, its, less, at_once_ns, min_step_share)
+
+
+def if_even_with_work(run: Measures, uneven: Loads, min_step_share: float) -> Saving | None:
+    """The same, with what ranks work on their bytes in its mean; None if it hangs on other things.
+
+    It does not where a rank works longer before an all_to_all the more the one before brought it.
+    """
+    its = uneven.operations
+    less = its.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
+    work, faster = own_work(run), taking_less(run, its, less)
+    row = run_graph(run).calls.row
+    exchanges = run.rows("collectives").coded("op").being("all_to_all")[row]
+    if not _works_on_bytes(run, np.flatnonzero(exchanges)):
+        return None
+
+    def edit(lag_ns: Lags) -> Lags:
+        mended = faster(lag_ns)
+        return changed(mended, scaled(run, work, work.mean_ns[exchanges], exchanges, mended))
+
+    return saving(run, edit, float(less.sum()), min_step_share)
+
+
+def _works_on_bytes(run: Measures, at: Int64) -> bool:
+    """Whether what ranks do before such calls of the graph goes with what the last brought them.
+
+    Of those that brought some far more than others.
+    """
+    calls, work = run_graph(run).calls, own_work(run)
+    received = run.rows("collectives").ints("out_bytes")[calls.row[at]]
+    place, rank = numbered(calls.operation[at].astype(np.int64)), calls.rank[at]
+    mean = mean_of(received, place).clip(min=1)
+    largest = most(place, received, int(place.max(initial=-1)) + 1)[place]
+    did = work.own_ns[at, DEVICES] / work.mean_ns[at, DEVICES].clip(min=1)
+    uneven = (received != NULL) & (largest > IMBALANCE * mean)
+    behind = np.flatnonzero((rank[1:] == rank[:-1]) & uneven[:-1])
+    pair = (received / mean)[behind], did[behind + 1]
+    if behind.size < _FEW or not all(its.std() for its in pair):
+        return False
+    return float(np.corrcoef(*pair)[0, 1]) >= _GOES_WITH
 
 
 class EvenSplit(NamedTuple):

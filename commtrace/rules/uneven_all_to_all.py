@@ -10,13 +10,14 @@ import numpy as np
 from commtrace.arrays import NULL, distinct
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.culprits import culprits
+from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
-from commtrace.rules._uneven import even_split, if_even
+from commtrace.rules._uneven import even_split, if_even, if_even_with_work
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, multiple
 
@@ -40,7 +41,8 @@ class UnevenAllToAll(Rule, frozen=True):
         Spread the load: in mixture-of-experts a capacity limit or an auxiliary balancing loss,
         else another placement of experts or of embedding tables. The potential saving is the
         share of the transfer that the largest has above the mean: t(1 - mean / max); with what the
-        busiest rank works on its bytes, where that costs less (else a straggler has both).
+        busiest rank works on its bytes, where that costs less (else a straggler has both); where
+        it changes, with what is saved if all work on theirs in their mean time.
 
     Blind spots
         Needs every rank's trace. Bytes between pairs are not measured, only each rank's sums: an
@@ -89,8 +91,15 @@ class UnevenAllToAll(Rule, frozen=True):
         who = f"rank {busiest}" if steady else "the busiest rank (it changes)"
         alone_ns = gain.cost_ns
         late = _late_with_it(run, busiest, self.min_step_share) if steady else None
-        besides = ""
+        besides, explains = "", None
+        both = None if steady else if_even_with_work(run, its, self.min_step_share)
+        if both is not None and both.cost_ns > alone_ns:
+            works_ns, gain = both.cost_ns - alone_ns, both
+            besides = f"; in the saving are {ms(works_ns)} in all that it works on them"
+            late_too = _of_exchanges(run, self.min_step_share)
+            explains = (*self.explains, "jitter", *late_too)
         if late is not None:
+            explains = (*self.explains, "straggler", "device-late")
             split = even_split(run, late, self.min_step_share)
             works_ns = round(split.part * late.on_top_ns)
             gain = gain.and_also(works_ns, late.steps_ns.size)
@@ -120,7 +129,7 @@ class UnevenAllToAll(Rule, frozen=True):
                 f"otherwise: up to {ms(alone_ns / uneven)} per operation"
             ),
             confidence="high" if uneven >= 10 and steady else "medium",
-            explains=None if late is None else (*self.explains, "straggler", "device-late"),
+            explains=explains,
         )
 
     @staticmethod
@@ -141,6 +150,17 @@ def _exchange(sent: tuple[int, ...]) -> Measures:
         for rank, out in enumerate(sent):
             run.collective(rank, "all_to_all", step * 1000, 500, in_bytes=out, out_bytes=received)
     return run.trace()
+
+
+def _of_exchanges(run: Measures, min_step_share: float) -> tuple[str, ...]:
+    """The rules of culprits, if all these are late to all_to_alls."""
+    try:
+        found = culprits(run, min_step_share).found
+    except CannotLook:
+        return ()
+    rows = run_graph(run).calls.row[[its.call for its in found]]
+    op = run.rows("collectives").coded("op").take(rows)
+    return ("straggler", "device-late") if op.being("all_to_all").all() else ()
 
 
 def _late_with_it(run: Measures, rank: int, min_step_share: float) -> Culprit | None:

@@ -648,6 +648,28 @@ def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(
     assert first.cost_ns == pytest.approx(STEPS * 1e3 * (works_us + even_us), rel=0.02)
 
 
+@pytest.mark.parametrize("works_on_bytes", [True, False])
+def test_a_load_that_moves_costs_its_bytes_and_the_work_on_them(works_on_bytes: bool) -> None:
+    """One rank in turn has 1.75 times the mean of two exchanges of 1 ms, and 7 of 4 ms of work."""
+    run = Tiny(ranks=4)
+    for step, rank in product(range(STEPS), range(4)):
+        load = 1.75 if rank == step % 4 else 0.75
+        works = 4_000 * load if works_on_bytes else 7_000 if rank == (step + 1) % 4 else 3_000
+        begin, has = 10_000 * step, round(load * (1 << 24))
+        run.step(rank, step, begin, 10_000)
+        host, came = BASE_NS + 1_000 * begin, begin + 1_000 + works
+        some = {"in_bytes": 1 << 24, "out_bytes": has, "launch_ns": host}
+        run.collective(rank, "all_to_all", begin + 5, 995, **some)
+        run.kernel(rank, begin + 1_001, works - 2, launch_ns=host + 1_000)
+        some = {"in_bytes": has, "out_bytes": 1 << 24, "launch_ns": host + 2_000}
+        run.collective(rank, "all_to_all", came, begin + 9_000 - came, **some)
+        run.blocking_call(rank, "cudaDeviceSynchronize", begin + 4, 8_998)
+    its = found(run.trace(), "uneven-all-to-all")
+    each_us = 2 * 1_000 * (1 - 1 / 1.75) + 3_000 * works_on_bytes
+    assert its.cost_ns == pytest.approx(1e3 * STEPS * each_us, rel=0.02)
+    assert ("in all that it works on them" in its.summary) == works_on_bytes
+
+
 @pytest.mark.parametrize(
     ("hosts", "who"),
     [(("a", "b"), "ranks 2–3, all of host b, delay every step"), (("a",), "ranks 2–3 delay every")],
