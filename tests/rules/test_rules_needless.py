@@ -537,8 +537,12 @@ def barriers(beside: str | None, size: int | None = 1 << 20) -> Measures:
     return run.trace()
 
 
-def test_without_a_barrier_hosts_of_gpus_launch_ahead() -> None:
-    """Each waits in it for its GPU, and takes 400 µs then until the GPU has something to run."""
+@pytest.mark.parametrize("waits_again", [False, True])
+def test_without_a_barrier_hosts_of_gpus_launch_ahead(waits_again: bool) -> None:
+    """Each waits in it for its GPU, and takes 400 µs then until the GPU has something to run.
+
+    One that synchronises its device behind it would wait there without it.
+    """
     run, at = Tiny(2), 0.0
     for step in range(4):
         for rank in range(2):
@@ -552,8 +556,14 @@ def test_without_a_barrier_hosts_of_gpus_launch_ahead() -> None:
             run.collective(rank, "barrier", at + 2_955, 20, **barrier)
             run.blocking_call(rank, "cudaStreamSynchronize", at + 425, 2_555)
             run.synchronisation(rank, "Stream Sync", at + 425)
+            if waits_again:
+                run.blocking_call(rank, "cudaDeviceSynchronize", at + 2_981, 2)
         at += 3_000
-    (finding,) = found(run.trace(), "redundant")
+    told = found(run.trace(), "redundant")
+    if waits_again:
+        assert not told
+        return
+    (finding,) = told
     assert "barriers next to collectives" in finding.summary
     assert finding.cost_ns == pytest.approx(3 * 400e3, rel=0.25)
 

@@ -9,7 +9,7 @@ import numpy as np
 from commtrace.arrays import Bool, Int64, rows_by
 from commtrace.causal.edits.rank_edits import (
     doing_nothing_within,
-    not_blocking,
+    not_blocking_first,
     not_launching,
 )
 from commtrace.causal.edits.run_edits import needing_nobody
@@ -66,7 +66,7 @@ def not_waited_in(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     rows = run.rows("collectives", its.calls.row[on_gpus])
     done_ns = rows.ints("start_ns") + rows.ints("duration_ns")
     for (rank,), mine in rows_by(its.calls.rank[on_gpus]).items():
-        not_blocking(run, rank, done_ns[mine], _RESUMES_NS, lag)
+        not_blocking_first(run, rank, done_ns[mine], _RESUMES_NS, lag)
     return lag
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, among, distinct, rows_of_each
+from commtrace.arrays import Bool, Float64, Int64, among, distinct, least, rows_of_each
 from commtrace.causal.replay.graph import DROPPED
 from commtrace.causal.run.builder import COPY, FEED, HOST, JOIN, WAIT
 from commtrace.causal.run.run_graph import run_graph
@@ -27,6 +27,7 @@ __all__ = [
     "launching_at_once",
     "launching_within",
     "not_blocking",
+    "not_blocking_first",
     "not_feeding",
     "not_launching",
     "not_waiting_within",
@@ -107,12 +108,27 @@ def not_blocking(run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns:
 
     That are the waits that ended so soon after one of them.
     """
+    waits, since_ns, _ = _since(run, rank, done_ns)
+    lag_ns[waits[since_ns <= soon_ns]] = DROPPED
+
+
+def not_blocking_first(
+    run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns: Int64
+) -> None:
+    """The same, but of several waits behind one such time only the first: the next is another's."""
+    waits, since_ns, done = _since(run, rank, done_ns)
+    first_ns = least(done, since_ns, int(done.max(initial=-1)) + 1)[done]
+    lag_ns[waits[(since_ns <= soon_ns) & (since_ns == first_ns)]] = DROPPED
+
+
+def _since(run: Measures, rank: int, done_ns: Int64) -> tuple[Int64, Int64, Int64]:
+    """A rank's waits behind any of some times: how long after the last of these, and its number."""
     waits = _waits(run, rank)
-    done = np.sort(on_run(run, rank, done_ns)) - _CLOCKS_NS
+    done = np.sort(on_run(run, rank, done_ns))
     resumed_ns = _ends_ns(run, waits)
-    last = np.searchsorted(done, resumed_ns, side="right") - 1
-    soon = (last >= 0) & (resumed_ns - done[last] <= soon_ns + _CLOCKS_NS)
-    lag_ns[waits[soon]] = DROPPED
+    last = np.searchsorted(done - _CLOCKS_NS, resumed_ns, side="right") - 1
+    behind = last >= 0
+    return waits[behind], (resumed_ns - done[last])[behind], last[behind]
 
 
 def not_waiting_within(run: Measures, rank: int, when: Intervals, lag_ns: Int64) -> None:
