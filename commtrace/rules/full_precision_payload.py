@@ -11,10 +11,13 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.savings import of_transfers
+from commtrace.comms import members
 from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.expect import nccl_latency_ns
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
 from commtrace.metrics.run.double_products import double_products_ns
+from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import trains, wall_ns, worth_reporting
@@ -123,7 +126,7 @@ class FullPrecisionPayload(Rule, frozen=True):
         full &= (known.ints("size_bytes") >= least) & ~_of_other_tensors(known)
         if only is not None:
             full &= np.isin(known.ints("operation"), only)
-        some, less = known.take(full), _gain_ns(known)[full]
+        some, less = known.take(full), _gain_ns(run, known)[full]
         exposed = 1 - hidden(some, run)
         end_ns = some.ints("last_end_ns")
         estimate = wall_ns(end_ns, less * exposed)
@@ -261,16 +264,29 @@ def _double(double: float | None, most: float, *, trains: bool) -> _Payload:
     )
 
 
-def _gain_ns(known: Rows) -> Float64:
-    """What each operation would save with half the bytes: nothing of its latency."""
-    gain = known.ints("transfer_ns") / 2
+def _gain_ns(run: Measures, known: Rows) -> Float64:
+    """What each operation would save with half the bytes: nothing of its latency.
+
+    Where sizes do not tell it, that is of GPUs' operations what NCCL's constants say at least.
+    """
+    gain, by_nccl = known.ints("transfer_ns") / 2, on_gpus(known, run)
     for some in grouped(*(known.coded(name) for name in ("communicator", "op", "dtype"))):
         its = known.take(some)
         model = fitted(its)
         gb_s = model.gb_s if model else _between_two(its)
         if gb_s:
             gain[some] = np.minimum(known.ints("size_bytes")[some] / 2 / gb_s, gain[some])
+        elif by_nccl[some].all():
+            gain[some] -= np.minimum(_latency_ns(run, its) / 2, gain[some])
     return gain
+
+
+def _latency_ns(run: Measures, its: Rows) -> float:
+    """The least that NCCL takes for operations of one kind; 0 where their ranks are not known."""
+    op, group = (its.coded(name).at(0) for name in ("op", "communicator"))
+    ranks = len(members(group))
+    nodes = min(host_count(run, group) or 1, ranks)
+    return nccl_latency_ns(str(op), ranks, nodes=nodes) if ranks > 1 else 0.0
 
 
 def _between_two(some: Rows) -> float | None:

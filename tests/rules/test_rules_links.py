@@ -992,9 +992,12 @@ class TestFullPrecisionPayload:
         its = by_rule["exposed-communication"].explained_by
         assert its == ("full-precision-payload" if explains else None)
 
-    @pytest.mark.parametrize(("large_us", "saved_us"), [(142, 22.5), (125, 125 / 2)])
+    @pytest.mark.parametrize(("large_us", "saved_us"), [(142, 22.5), (125, (125 - 7.8) / 2)])
     def test_half_the_bytes_take_no_less_latency(self, large_us: float, saved_us: float) -> None:
-        """0.8 MB more take 18 µs more, 1 MB less 22.5 µs less; within what they scatter, half."""
+        """0.8 MB more take 18 µs more, 1 MB less 22.5 µs less.
+
+        Where all take as long it is half of what NCCL's least latency for two ranks leaves.
+        """
         run = Tiny(2)
         for i, rank in product(range(12), range(2)):
             run.kernel(rank, i * 500, 99, name=self.BFLOAT)
@@ -1004,7 +1007,7 @@ class TestFullPrecisionPayload:
                 start = i * 500 + 236 + 130 * at
                 run.collective(rank, "all_reduce", start, large_us, size=2 * MB)
         (finding,) = found(run.trace(), "full-precision-payload")
-        small_us = 1.2 * saved_us / 2 if large_us == 142 else 124 / 2
+        small_us = 1.2 * saved_us / 2 if large_us == 142 else (124 - 7.8) / 2
         assert finding.cost_ns == pytest.approx(12e3 * (2 * saved_us + small_us), rel=0.05)
 
     def test_buffers_that_are_sent_beside_gradients_need_their_precision(self) -> None:
