@@ -36,8 +36,8 @@ _MISSING = Unsure(
 )
 _UNMATCHED = Unsure(
     "most of it has no match on other ranks, and may be waiting for these",
-    "record what tells the ranks of its groups (commtrace record does), and see whether one is "
-    "late, for which all wait; if none is: ",
+    "record which ranks take part (commtrace record does, newer versions of PyTorch do), and see "
+    "whether one is late, for which all wait; if none is: ",
 )
 _WAITING = Unsure(
     "most of it is waiting for other ranks, and nothing tells whether cores were idle",

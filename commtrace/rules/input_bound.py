@@ -12,6 +12,7 @@ from commtrace.causal.alike import without
 from commtrace.causal.loading import loading, loading_when
 from commtrace.causal.savings import saving
 from commtrace.causal.work.cores import idle_cores_ns, taken_cores
+from commtrace.causal.work.segments import own_parts
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
@@ -73,7 +74,9 @@ class InputBound(Rule, frozen=True):
         its = loading(run)
         each = its.steps_ns.mean(axis=0)
         if not each.any():
-            raise CannotLook("needs a DataLoader's label in the trace")
+            few = own_parts(run)["loader"].any()
+            where = "most ranks' traces: few load" if few else "the trace"
+            raise CannotLook(f"needs a DataLoader's label in {where}")
         idle_ns = _idle_devices_ns(run)
         at_least = int(its.steps_ns.min(axis=0).sum())
         at_least = at_least if idle_ns is None else min(at_least, idle_ns)
