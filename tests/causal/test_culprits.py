@@ -16,6 +16,7 @@ from commtrace.diagnosis import CannotLook
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import Tiny
+from tests.edited import edited
 
 Make = Callable[..., Measures]
 MS = 1_000_000
@@ -349,6 +350,14 @@ def test_stalls_of_one_rank_and_another_are_by_turns(training: Make) -> None:
     assert stalls_in_turn(run, SHARE) == (1, 3, 5, 7)
     (its,) = diagnose(run, select=["jitter"]).findings
     assert "late, in 4 of 8 steps: these would be 20 ms shorter" in its.summary
+
+
+def test_without_steps_stalls_are_by_turns_in_its_tenths(training: Make) -> None:
+    stalls = {(1, 22), (2, 10), (0, 34)}
+    run = training(
+        uneven, ranks=3, steps=40, sleep_us=lambda rank, step: 60_000 * ((rank, step) in stalls)
+    )
+    assert not found(edited(replace(run, steps=run.steps.iloc[:0]), "collectives", step=None))
 
 
 def test_stalls_of_one_among_others_are_by_turns_though_not_all_stall(training: Make) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commtrace.arrays import Float64, Int32, Int64
-from commtrace.causal.blame.lateness import by_rank_and_step
 from commtrace.causal.blame.search import Suspects
 from commtrace.causal.blame.step_patterns import MANY_STEPS, SPIKE
 from commtrace.causal.blame.suspects import own_and_more
@@ -128,4 +127,4 @@ def _unlike_any_other(run: Measures, who: Suspects, lag_ns: Lags) -> int:
 
 def excess_by_step(run: Measures, lag_ns: Lags) -> tuple[Int32, Float64]:
     """The ranks, and what each does beyond the typical, with these lags: ranks × steps."""
-    return by_rank_and_step(run_graph(run).calls, work_on_cores(run, lag_ns).excess_ns)
+    return run_graph(run).by_cell(work_on_cores(run, lag_ns).excess_ns)

@@ -1,35 +1,18 @@
-"""What ranks do in each step, and how late they are."""
+"""How late ranks are in each step, by what they do."""
 
 from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int32
+from commtrace.arrays import Float64, Int32
 from commtrace.causal.blame.kind import Kind
-from commtrace.causal.run.calls import Calls
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.quantiles import medians
 
-__all__ = ["Lateness", "by_rank_and_step"]
+__all__ = ["Lateness"]
 
 _MOSTLY = 0.5  # of the steps
-_ALL = slice(None)
-
-
-def by_rank_and_step(
-    calls: Calls, time_ns: Float64, mine: Bool | slice = _ALL
-) -> tuple[Int32, Float64]:
-    """The ranks of calls in order, and the sums of a time of each call: ranks × steps.
-
-    Of all calls, or of those of some ranks (a flag for each).
-    """
-    first = calls.first[mine[calls.first]] if isinstance(mine, np.ndarray) else calls.first
-    ranks, of = np.unique(calls.rank[first], return_inverse=True)
-    steps, at = np.unique(calls.packed["step"].values(first), return_inverse=True)
-    sums = np.zeros((ranks.size, steps.size))
-    sums[of, at] = np.bincount(calls.in_step[mine], time_ns)[calls.in_step[first]]
-    return ranks, sums
 
 
 class Lateness(Struct, frozen=True, eq=False):
@@ -42,10 +25,10 @@ class Lateness(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, kind: Kind) -> Lateness:
         """By an edit; where nobody is to compare with nothing is beyond what is wanted."""
-        calls, own = run_graph(kind.run).calls, kind.work.own_ns
+        graph, own = run_graph(kind.run), kind.work.own_ns
         wanted = np.where(np.isnan(kind.wanted_ns), own, kind.wanted_ns)
-        ranks, did = by_rank_and_step(calls, own.sum(axis=1))
-        return cls(ranks, did, did - by_rank_and_step(calls, wanted.sum(axis=1))[1])
+        ranks, did = graph.by_cell(own.sum(axis=1))
+        return cls(ranks, did, did - graph.by_cell(wanted.sum(axis=1))[1])
 
     def later(self, one: int, other: int) -> float:
         """In what share of the steps one is later than another."""

@@ -9,7 +9,6 @@ import numpy as np
 from commtrace.arrays import Float64, Int64, distinct
 from commtrace.causal.blame.by_step import ByStep, Seen, by_step, excess_by_step, seen_in
 from commtrace.causal.blame.done_more import DoneMore, counted_more, done_more
-from commtrace.causal.blame.lateness import by_rank_and_step
 from commtrace.causal.blame.search import Suspects, least_noise_ns
 from commtrace.causal.blame.step_patterns import (
     CHANCE,
@@ -210,7 +209,7 @@ def _in_turn(
     """
     if who.made == "sure":
         surely = np.nan_to_num(more_surely_ns(run))
-        ranks, late = by_rank_and_step(run_graph(run).calls, surely)
+        ranks, late = run_graph(run).by_cell(surely)
     else:
         ranks, late = excess_by_step(run, lag_ns)
     stalls = late >= _HALF * np.sort(each.beyond)[-len(spikes) :].mean()

@@ -10,7 +10,6 @@ from msgspec import structs
 
 from commtrace.arrays import Bool, Float64, Int64, distinct
 from commtrace.causal.blame.kind import Kind
-from commtrace.causal.blame.lateness import by_rank_and_step
 from commtrace.causal.blame.search import (
     Search,
     Suspects,
@@ -117,11 +116,14 @@ def beyond_typical(run: Measures, ranks: Collection[int], work: OwnWork) -> Floa
 
 def late_together(run: Measures, who: Suspects, lag_ns: Lags) -> bool:
     """Whether most of them are late in the same steps, or one host or group: turns are no set."""
-    calls, count = run_graph(run).calls, len(who.ranks)
-    if who.ranks in known_sets(run, distinct(calls.rank).tolist()):
+    its, count = run_graph(run), len(who.ranks)
+    if who.ranks in known_sets(run, distinct(its.calls.rank).tolist()):
         return True
     mine, _, more = own_and_more(run, who, lag_ns)
-    _, late = by_rank_and_step(calls, more, mine)
+    beyond = np.zeros(mine.size)
+    beyond[mine] = more
+    every, did = its.by_cell(beyond)
+    late = did[np.isin(every, who.ranks)]
     last = np.maximum(late.max(axis=0), 0.0)
     others = (late > _BEHIND * last).sum(axis=0) - 1
     return bool((others * last).sum() >= _TOGETHER * (count - 1) * last.sum())

@@ -80,7 +80,7 @@ class RunGraph:
         ranks: Int32 = distinct(self.calls.rank)
         return ranks, (np.searchsorted(ranks, self.calls.rank), self.step_of)
 
-    def by_cell(self, time_ns: Int32 | Int64) -> tuple[Int32, Float64]:
+    def by_cell(self, time_ns: Int32 | Int64 | Float64) -> tuple[Int32, Float64]:
         """The ranks in order, and the sums of a time of each call: ranks × steps."""
         ranks, (rank, step) = self.cells
         shape = ranks.size, len(self.steps)
