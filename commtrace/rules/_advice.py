@@ -92,7 +92,7 @@ _FOR_VOCABULARY = (
 _FEWER_LAYERS = ": {give} fewer layers, so that all stages take as long"
 _SUPPOSED = "the saving is that of even stages; work that is needless, if left out, saves"
 _GRADED = (
-    "each has more to do than the next: split the work evenly (in causal attention that is split "
+    "the work grows from one rank to the next: split it evenly (in causal attention that is split "
     "by sequence give each rank a part of its front and one of its end, zig-zag or striped); the "
     "saving is that of even work; where they take longer for the same, look at clock rates"
 )

@@ -27,6 +27,7 @@ _ALL = 0.95  # of the reductions are known to be launched behind the forward pas
 _GATHERS = 2  # before the first reduce_scatter: parameters of several layers
 _UNEVEN = 0.3  # different sizes for each all_to_all: tokens, routed to experts
 _BURST = 3  # all_to_alls at once: queries, keys and values
+_OF_A_LAYER = 8  # all_to_alls, forward and backward
 _AT_ONCE = 0.1  # of an operation's time: what follows sooner is of the same burst
 _TOGETHER = 0.9  # of the messages go both ways at once: a ring of two
 _IN_TURN = 0.5  # at most as many: a pipeline of two
@@ -44,7 +45,8 @@ def by_traffic(run: Measures, family: Int64) -> dict[int, str]:
     dimension is known by:
 
     - pp: messages along a chain of ranks, in turn; cp: messages around a ring;
-    - ep: all_to_alls, of uneven sizes or one by one; cp: of queries, keys and values at once;
+    - ep: all_to_alls, of uneven sizes or one by one; cp: of queries, keys and values at once,
+      eight a step or more;
     - tp: reductions of activations, so in the forward pass and in the backward pass;
     - dp: reductions of gradients, so behind it, or of shards of what another dp reduced;
       all_gathers of the parameters of several layers before any reduce_scatter.
@@ -152,8 +154,12 @@ def _together(messages: list[_Messages]) -> float | None:
     return min(shares, default=None)
 
 
-def _by_all_to_alls(mine: Rows) -> str:
-    """Experts get uneven shares, or one exchange at a time; attention swaps three at once."""
+def _by_all_to_alls(mine: Rows) -> str | None:
+    """Experts get uneven shares, or one exchange at a time; attention swaps three at once.
+
+    And what it made of them, and backward all four again: fewer in a step are of neither, as of
+    embedding tables.
+    """
     mine = mine.take(mine.coded("op").being("all_to_all"))
     one = mine.take(mine.ints("rank") == mine.ints("rank")[0])
     sizes = distinct(one.ints("size_bytes")).size
@@ -161,7 +167,11 @@ def _by_all_to_alls(mine: Rows) -> str:
     uneven = ((sent != got) & (sent != NULL) & (got != NULL)).any()
     if uneven or sizes > max(_BURST, _UNEVEN * len(one)):
         return "ep"
-    return "cp" if sizes > 1 or _bursts(one) else "ep"
+    if sizes == 1 and not _bursts(one):
+        return "ep"
+    step = one.ints("step")
+    each = np.bincount(codes(step[step != NULL]))
+    return None if each.size and median(each) < _OF_A_LAYER else "cp"
 
 
 def _bursts(one: Rows) -> bool:
