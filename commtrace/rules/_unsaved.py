@@ -11,7 +11,9 @@ from commtrace.arrays import distinct
 from commtrace.causal.work.cores import FULL, cores_used
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed
+from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._at_once import on_callers_stream, whose
 from commtrace.rules._backward import Hideable
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Unsaved"]
 
+_MOSTLY = 0.5  # of what is exposed
 _LARGER = (
     "make micro-batches larger, and so fewer: each step sends many small messages, which take "
     "their latency however little is in them; and see whether stages or links are uneven"
@@ -61,6 +64,12 @@ class Unsaved(Struct, frozen=True, eq=False):
     def op(self) -> str | None:
         """The operation that is exposed most."""
         return most_exposed(self.run)[0]
+
+    @property
+    def _mostly_waits(self) -> bool:
+        """Whether most of what is exposed is waiting for ranks that come later."""
+        waits_ns = exposed_waits(self.run).ints("exposed_wait_ns")
+        return waits_ns.size > 0 and median(waits_ns) > _MOSTLY * self.exposed_ns
 
     def at_once(self, op: str, of: str) -> Iterator[Finding]:
         """What is exposed where the next operator needs the result of ``of``'s operation."""
@@ -107,13 +116,14 @@ class Unsaved(Struct, frozen=True, eq=False):
             raise CannotLook(f"needs idle cores: {why}, so that overlapping would save nothing")
         ops = longest(run)
         most, op = " and ".join(ops) or "waiting", ops[0] if ops else None
-        why = f"most of it {most}; {why}, so that overlapping would save nothing"
-        advice = (
-            f"{asked(run, op)}communicate less: only what is needed, {fewer_bytes(run, ops)}or "
-            "less often; or give each rank more cores"
-        )
-        cores = Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL)
-        return self._finding(op, why, advice, cores, least=least)
+        waits = ", and more than half of it waiting for one another" if self._mostly_waits else ""
+        why = f"most of it {most}{waits}; {why}, so that overlapping would save nothing"
+        less = f"communicate less: only what is needed, {fewer_bytes(run, ops)}or less often"
+        cores = "give each rank more cores"
+        first = f"{cores}: who shares them comes late by turns; else {less}"
+        advice = f"{asked(run, op)}{first if waits else f'{less}; or {cores}'}"
+        use = Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL)
+        return self._finding(op, why, advice, use, least=least)
 
     def _behind_backward(self, behind: Hideable) -> Finding:
         """What is exposed of gradients' reductions, which backward cannot hide."""
