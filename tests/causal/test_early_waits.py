@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -126,6 +127,23 @@ def test_where_no_core_is_idle_much_exposed_communication_has_no_saving(
         assert finding.confidence == "low"
         assert "most of it all_reduce" in finding.summary
         assert "so that overlapping would save nothing" in finding.summary
+
+
+@pytest.mark.parametrize("late_us", [0, 9_000])
+def test_where_no_core_is_idle_most_may_be_waiting_for_one_another(
+    training: Callable[..., Measures], late_us: int
+) -> None:
+    """Each rank in turn comes later, to an operation that takes 5 ms once both are there."""
+    run = training(
+        lambda rank, step: 10_000 + late_us * 3 * (step % 2 == rank),
+        transfer_us=lambda rank, step: 5_000,
+    )
+    machine = {"cores": 2, "usable_cores": 2, "seconds": 1.0, "busy_s": 2.0, "own_s": 0.5}
+    rows = [{"rank": rank, "machine": machine} for rank in range(2)]
+    run = replace(run, manifest={"ranks": rows})
+    (its,) = diagnose(run, select=["exposed-communication"]).findings
+    assert ("and more than half of it waiting for one another" in its.summary) == bool(late_us)
+    assert its.advice.startswith("give each rank more cores") == bool(late_us)
 
 
 def test_a_call_that_takes_long_itself_is_still_waited_for_at_once() -> None:
