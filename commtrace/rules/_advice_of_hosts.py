@@ -65,8 +65,8 @@ def where(culprit: Culprit, run: Measures) -> str:
         return ""
     if not has_steps(run):
         took = about(there.more_ns)
-    elif culprit.spikes and not culprit.persistent:
-        took = f"{about(there.more_ns / len(culprit.spikes))} in such a step"
+    elif stalls := _stalls(culprit):
+        took = f"{about(there.more_ns / len(stalls))} in such a step"
     else:
         took = f"{about(there.more_ns / run_graph(run).step_ns.size)} a step"
     return f"at {clean(there.line)}, {took} longer there"
@@ -74,8 +74,13 @@ def where(culprit: Culprit, run: Measures) -> str:
 
 def _mostly_at(culprit: Culprit, run: Measures) -> Longer | None:
     """The line that its ranks are at longer than others, if that is much of what it costs."""
-    there = None if culprit.shared else longer_at(run, culprit.ranks)
+    there = None if culprit.shared else longer_at(run, culprit.ranks, _stalls(culprit))
     return there if there is not None and there.more_ns >= _MUCH * culprit.on_top_ns else None
+
+
+def _stalls(culprit: Culprit) -> tuple[int, ...]:
+    """The steps in which its ranks stall; none where they are late in all."""
+    return () if culprit.persistent else tuple(culprit.spikes)
 
 
 def of_own_copies(culprit: Culprit, run: Measures) -> str:
@@ -97,7 +102,8 @@ def of_host(culprit: Culprit, run: Measures) -> str:
     took, there = processor(run, culprit.ranks), _mostly_at(culprit, run)
     parts = culprit.parts_ns
     if parts["checkpoint"] > _SAVES * parts["host"]:
-        return f"saving a checkpoint is {ms(parts['checkpoint'])} of it in all: {SAVE}"
+        saves = ms(parts["checkpoint"] / len(culprit.ranks))
+        return f"look at what is done beside saving a checkpoint, which is {saves} of it: {SAVE}"
     if took is None:
         return ANYTHING
     worked = took.more_ns * len(culprit.ranks) - parts["compute"]

@@ -90,7 +90,9 @@ def _mooted(findings: list[Finding]) -> Iterator[Finding]:
         by = (
             other.rule
             for other in findings
-            if one.rule in RULES[other.rule].moots and _share(one, other) > _MOSTLY
+            if one.rule in RULES[other.rule].moots
+            and not one.by_itself
+            and _share(one, other) > _MOSTLY
         )
         yield replace(one, explained_by=next(by, one.explained_by))
 

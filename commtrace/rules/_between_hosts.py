@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAR",
-    "USUAL",
     "BetweenHosts",
     "between_hosts",
     "large_operations",
@@ -33,7 +32,7 @@ __all__ = [
 ]
 
 FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
-USUAL = 10  # times: DGX have 230 GB/s and 25 of A100, 360 to 450 and 50 of H100
+_USUAL = 10  # times: DGX have 230 GB/s and 25 of A100, 360 to 450 and 50 of H100
 _LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
 
 
@@ -41,18 +40,24 @@ class BetweenHosts(Struct, frozen=True, eq=False, weakref=True):
     """The ``transfers`` of GPUs between hosts, at so many GB/s, and what those within them have.
 
     ``usual_ns`` is what each would take with what an adapter for each GPU usually gives, NCCL's
-    latency included.
+    latency included; ``most_ns`` what it would with the least that one should.
     """
 
     transfers: Rows
     between_gb_s: float
     within_gb_s: float
     usual_ns: Float64
+    most_ns: Float64
 
     @property
     def less_ns(self) -> Float64:
         """What each would take less."""
         return np.asarray((self.transfers.ints("transfer_ns") - self.usual_ns).clip(min=0))
+
+    @property
+    def too_slow_ns(self) -> Float64:
+        """What each would take less if it were just not too slow."""
+        return np.asarray((self.transfers.ints("transfer_ns") - self.most_ns).clip(min=0))
 
 
 class _Placed(Struct, frozen=True, eq=False):
@@ -80,9 +85,10 @@ def between_hosts(run: Measures, min_count: int) -> BetweenHosts | None:
     slow, fast = (median(some.floats("busbw_gb_s")) for some in (between, within))
     within_ns = between.ints("size_bytes") * between.floats("factor") / fast
     latency_ns = _latency_ns(between, run)
-    if median(between.ints("transfer_ns") / (FAR * within_ns + latency_ns)) < 1:
+    most_ns = FAR * within_ns + latency_ns
+    if median(between.ints("transfer_ns") / most_ns) < 1:
         return None
-    return BetweenHosts(between, slow, fast, USUAL * within_ns + latency_ns)
+    return BetweenHosts(between, slow, fast, _USUAL * within_ns + latency_ns, most_ns)
 
 
 def _latency_ns(between: Rows, run: Measures) -> Float64:

@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Int64
 from commtrace.comms import members
-from commtrace.metrics.rank.rows_of import rows_of_rank
+from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.run.run_clock import on_run
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["multiplied"]
 
-_PRODUCT = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|conv|einsum|scaled_dot)")
+_PRODUCT = re.compile(
+    r"aten::(?:(?:add)?m[mv]|(?:badd)?bmm|matmul|linear|conv|einsum|scaled_dot|tensordot|lstm|gru|rnn)"
+    r"|Torch-Compiled Region"  # in which nobody sees what runs
+)
 
 
 def multiplied(run: Measures, its: Rows, first: Int64) -> Bool:
@@ -29,7 +32,7 @@ def multiplied(run: Measures, its: Rows, first: Int64) -> Bool:
     """
     arrived_ns = its.ints("last_arrival_ns")
     found = np.zeros(first.size, np.bool_)
-    for rank in members(its.coded("communicator").at(0)):
+    for rank in {*members(its.coded("communicator").at(0))} & {*ranks_of(run, "ops")}:
         ops = rows_of_rank(run, "ops", rank)
         ops = ops.take(ops.coded("name").where(lambda name: bool(_PRODUCT.match(name))))
         before = np.searchsorted(np.sort(on_run(run, rank, ops.ints("start_ns"))), arrived_ns)

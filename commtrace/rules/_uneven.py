@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, most, numbered
+from commtrace.arrays import NULL, Bool, most, numbered
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.edits.run_edits import scaled
 from commtrace.causal.replay.graph import Lags, changed
@@ -25,7 +25,7 @@ from commtrace.rules._advice import receives
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["EvenSplit", "even_split", "if_even", "if_even_with_work"]
+__all__ = ["EvenSplit", "even_split", "if_even", "if_even_with_work", "works_on_bytes"]
 
 _FEW = 8  # calls, of which nothing can be said
 _GOES_WITH = 0.8  # the correlation of bytes and work
@@ -40,31 +40,32 @@ def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
 
 
 def if_even_with_work(run: Measures, uneven: Loads, min_step_share: float) -> Saving | None:
-    """The same, with what ranks work on their bytes in its mean; None if it hangs on other things.
+    """The same, with what GPUs work on their bytes in its mean; None if it hangs on other things.
 
     It does not where a rank works longer before an all_to_all the more the one before brought it.
     """
     its = uneven.operations
     less = its.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
-    work, faster = own_work(run), taking_less(run, its, less)
-    row = run_graph(run).calls.row
-    exchanges = run.rows("collectives").coded("op").being("all_to_all")[row]
-    if not _works_on_bytes(run, np.flatnonzero(exchanges)):
+    work, faster, on_bytes = own_work(run), taking_less(run, its, less), works_on_bytes(run)
+    if not on_bytes.any():
         return None
 
     def edit(lag_ns: Lags) -> Lags:
         mended = faster(lag_ns)
-        return changed(mended, scaled(run, work, work.mean_ns[exchanges], exchanges, mended))
+        wanted = work.mean_ns[on_bytes]
+        return changed(mended, scaled(run, work, wanted, on_bytes, mended, DEVICES))
 
     return saving(run, edit, float(less.sum()), min_step_share)
 
 
-def _works_on_bytes(run: Measures, at: Int64) -> bool:
-    """Whether what ranks do before such calls of the graph goes with what the last brought them.
+@measure
+def works_on_bytes(run: Measures) -> Bool:
+    """The calls of the graph before which GPUs work on what an all_to_all brought them.
 
-    Of those that brought some far more than others.
+    Behind those that bring some far more than others, if the work goes with it; else none.
     """
     calls, work = run_graph(run).calls, own_work(run)
+    at = np.flatnonzero(run.rows("collectives").coded("op").being("all_to_all")[calls.row])
     received = run.rows("collectives").ints("out_bytes")[calls.row[at]]
     place, rank = numbered(calls.operation[at].astype(np.int64)), calls.rank[at]
     mean = mean_of(received, place).clip(min=1)
@@ -73,9 +74,10 @@ def _works_on_bytes(run: Measures, at: Int64) -> bool:
     uneven = (received != NULL) & (largest > IMBALANCE * mean)
     behind = np.flatnonzero((rank[1:] == rank[:-1]) & uneven[:-1])
     pair = (received / mean)[behind], did[behind + 1]
-    if behind.size < _FEW or not all(its.std() for its in pair):
-        return False
-    return float(np.corrcoef(*pair)[0, 1]) >= _GOES_WITH
+    found = np.zeros(calls.rank.size, np.bool_)
+    if behind.size >= _FEW and all(its.std() for its in pair):
+        found[at[behind + 1]] = float(np.corrcoef(*pair)[0, 1]) >= _GOES_WITH
+    return found
 
 
 class EvenSplit(NamedTuple):

@@ -51,8 +51,9 @@ class ExposedCommunication(Rule, frozen=True):
         of the steps is named there without a saving, as it is where backward computes too little
         beside what reduces its gradients, which forward and the optimizer cannot hide, or where
         tensor, expert or pipeline parallelism waits for most of it: the next operator needs the
-        result. Where other processes leave no core idle what is named is what could hide behind
-        sleeping, or else has no saving either.
+        result; what data parallelism of GPUs could hide beside that is a finding of its own. Where
+        other processes leave no core idle what is named is what could hide behind sleeping, or else
+        has no saving either.
 
     Why it costs time
         The device waits for a result, and then the links wait for the device. Overlapped they take
@@ -216,8 +217,8 @@ class ExposedCommunication(Rule, frozen=True):
         return self.finding(
             run.rows("collectives", its.rows),
             summary=(
-                f"{ms(its.exposed_ns)} of data parallelism's {its.op} run with no compute beside "
-                f"them; compute could hide {ms(its.gain.cost_ns)}"
+                f"{ms(its.exposed_ns)} of data parallelism's {its.op} runs with no compute beside "
+                f"it; compute could hide {ms(its.gain.cost_ns)}"
             ),
             ranks=tuple(distinct(run.rows("collectives", its.rows).ints("rank")).tolist()),
             saving=its.gain,

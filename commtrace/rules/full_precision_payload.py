@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.savings import of_transfers
-from commtrace.comms import members
+from commtrace.comms import POINT_TO_POINT, members
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.expect import nccl_latency_ns
 from commtrace.metrics.rank.exposed_calls import most_exposed
@@ -284,9 +284,12 @@ def _gain_ns(run: Measures, known: Rows) -> Float64:
 def _latency_ns(run: Measures, its: Rows) -> float:
     """The least that NCCL takes for operations of one kind; 0 where their ranks are not known."""
     op, group = (its.coded(name).at(0) for name in ("op", "communicator"))
-    ranks = len(members(group))
+    ranks = 2 if op in POINT_TO_POINT else len(members(group))
+    if ranks < 2:
+        return 0.0
     nodes = min(host_count(run, group) or 1, ranks)
-    return nccl_latency_ns(str(op), ranks, nodes=nodes) if ranks > 1 else 0.0
+    ways = ("Ring", "Tree") if op == "all_reduce" else ("Ring",)
+    return min(nccl_latency_ns(str(op), ranks, nodes=nodes, algorithm=way) for way in ways)
 
 
 def _between_two(some: Rows) -> float | None:

@@ -15,7 +15,7 @@ from commtrace.metrics.run.bandwidth import streams
 from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
 from commtrace.metrics.run.whole import wall_ns, worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._between_hosts import FAR, USUAL, BetweenHosts, between_hosts
+from commtrace.rules._between_hosts import FAR, BetweenHosts, between_hosts
 from commtrace.rules._rule import Rule
 from commtrace.rules._slow_groups import SlowGroups, slow_groups
 from commtrace.rules._slow_links import (
@@ -107,10 +107,16 @@ class SlowLink(Rule, frozen=True):
             gain = self._saving(found, run, rings)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._finding(found, rings, gain, run)
-        elif network is not None and not groups:
-            gain = self._saving(network, run)
-            if worth_reporting(gain.cost_ns, run, self.min_step_share):
-                yield self._of_network(network, gain, run)
+        elif network is not None and not groups and self._is_much(network, run):
+            yield self._of_network(network, self._saving(network, run), run)
+
+    def _is_much(self, network: BetweenHosts, run: Measures) -> bool:
+        """Whether enough is saved if it were just not too slow for an adapter of each GPU."""
+        its, less = network.transfers, network.too_slow_ns
+        least = of_transfers(
+            run, its, less, wall_ns(its.ints("last_end_ns"), less), self.min_step_share
+        )
+        return worth_reporting(least.cost_ns, run, self.min_step_share)
 
     def _saving(
         self,
@@ -237,8 +243,8 @@ class SlowLink(Rule, frozen=True):
             ),
             ruled_out=("sizes and late ranks: large operations are compared, without waiting",),
             advice=(
-                f"where each GPU has an adapter, that usually gives 1/{USUAL} of what links "
-                "within hosts do, which the saving is of: see with NCCL_DEBUG=INFO whether NCCL "
+                "an adapter for each GPU usually gives a tenth of what links within hosts do; "
+                "the saving is held against that: see with NCCL_DEBUG=INFO whether NCCL "
                 "uses all adapters, and RDMA (NET/IB, GPUDirect), not sockets; run nccl-tests "
                 "between two hosts at a time; check port speeds, cables and switches"
             ),

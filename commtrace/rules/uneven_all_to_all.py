@@ -10,19 +10,22 @@ import numpy as np
 from commtrace.arrays import NULL, distinct
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.culprits import culprits
-from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving
+from commtrace.causal.work.segments import own_work
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE, Loads, in_one_memory, loads
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
-from commtrace.rules._uneven import even_split, if_even, if_even_with_work
+from commtrace.rules._uneven import even_split, if_even, if_even_with_work, works_on_bytes
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, mb, ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+
+
+_ALIKE = 0.1  # of what devices differ by: hosts
 
 
 class UnevenAllToAll(Rule, frozen=True):
@@ -96,8 +99,7 @@ class UnevenAllToAll(Rule, frozen=True):
         if both is not None and both.cost_ns > alone_ns:
             works_ns, gain = both.cost_ns - alone_ns, both
             besides = f"; in the saving are {ms(works_ns)} in all that it works on them"
-            late_too = _of_exchanges(run, self.min_step_share)
-            explains = (*self.explains, "jitter", *late_too)
+            explains = (*self.explains, *_late_for_bytes(run, self.min_step_share))
         if late is not None:
             explains = (*self.explains, "straggler", "device-late")
             split = even_split(run, late, self.min_step_share)
@@ -152,15 +154,18 @@ def _exchange(sent: tuple[int, ...]) -> Measures:
     return run.trace()
 
 
-def _of_exchanges(run: Measures, min_step_share: float) -> tuple[str, ...]:
-    """The rules of culprits, if all these are late to all_to_alls."""
+def _late_for_bytes(run: Measures, min_step_share: float) -> tuple[str, ...]:
+    """The rules whose findings are of work on all_to_alls' bytes, if all culprits compute there."""
     try:
         found = culprits(run, min_step_share).found
     except CannotLook:
         return ()
-    rows = run_graph(run).calls.row[[its.call for its in found]]
-    op = run.rows("collectives").coded("op").take(rows)
-    return ("straggler", "device-late") if op.being("all_to_all").all() else ()
+    there = works_on_bytes(run)[[its.call for its in found]].all()
+    if not there or any(its.cause != "compute" for its in found):
+        return ()
+    work = own_work(run)
+    hosts, devices = np.abs(work.own_ns - work.mean_ns).sum(axis=0)
+    return ("straggler", "device-late", *(("jitter",) if hosts < _ALIKE * devices else ()))
 
 
 def _late_with_it(run: Measures, rank: int, min_step_share: float) -> Culprit | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from commtrace.arrays import Float64, Int64, distinct, rows_by
 from commtrace.causal.run.builder import HOSTS
@@ -28,6 +28,7 @@ _FEW, _FEW_ALONE = 5, 3  # looks; at what no other rank is ever seen at
 _HARDLY = 0.1  # of what these ranks are there
 
 
+_TIMES = ("time_ns", "python_ns")  # of each look
 _Segments = tuple[Int64, ...]
 
 
@@ -120,14 +121,22 @@ def _segments(run: Measures) -> dict[int, _Segments]:
     return {one: found.get(one, none) for one in distinct(its.calls.rank).tolist()}
 
 
-def longer_at(run: Measures, ranks: Collection[int]) -> Longer | None:
+def longer_at(run: Measures, ranks: Collection[int], steps: Collection[int] = ()) -> Longer | None:
     """The line that these ranks are at longer than others, most of all.
 
-    In the mean of them, beyond the median of the others. None where too few looks tell.
+    In the mean of them, beyond the median of the others; in some of the graph's steps, if these are
+    given. None where too few looks tell.
     """
     its = looks(run)
     if its is None:
         return None
+    if steps:
+        there = np.isin(run_graph(run).step_of[its.call], list(steps))
+        its = structs.replace(
+            its, **{name: getattr(its, name)[there] for name in ("call", "function", *_TIMES)}
+        )
+        if not there.any():
+            return None
     mine, others = _beside(run, its, ranks, its.time_ns)
     more = mine - others
     enough = np.where(others > 0, _FEW, _FEW_ALONE) * median(its.time_ns)

@@ -80,18 +80,27 @@ class Messages(Struct, frozen=True, eq=False):
     def chunks(self) -> int:
         """How many parts of the model each stage has: where the last one hands on to the first.
 
-        That link has no message of the last part (interleaved 1F1B, arXiv:2104.04473).
+        Over that link goes what goes over the others, both ways if it does there, but for the last
+        part (interleaved 1F1B, arXiv:2104.04473). Else the ring is another: 1.
         """
-        if not self.is_ring:
+        its = self.loads
+        if not its.is_ring:
             return 1
-        count = np.bincount(_link(self.loads))
-        most, fewest = int(median(count)), int(count.min())
-        return max(round(most / max(most - fewest, 1)), 1)
+        link, up, size = _link(its), its.sender < its.receiver, its.rows.ints("size_bytes")
+        count = np.bincount(link)
+        usual, fewest = int(median(count)), int(count.min())
+        closes = link == count.argmin()
+        alike = {
+            (median(size[some]), up[some].all() | ~up[some].any()) for some in (closes, ~closes)
+        }
+        chunks, left = divmod(usual, max(usual - fewest, 1))
+        return chunks if len(alike) == 1 and fewest < usual and not left else 1
 
     @property
     def is_ring(self) -> bool:
         """Whether as many links as ranks tie them together, one more than in a chain."""
-        return distinct(_link(self)).size == self.ranks.size
+        ranks = distinct(np.append(self.sender, self.receiver))
+        return distinct(_link(self)).size == ranks.size
 
     @property
     def largest_share(self) -> float:
@@ -148,7 +157,8 @@ class Messages(Struct, frozen=True, eq=False):
 
         Else who makes something that another uses once a step is like it.
         """
-        return self.per_step > 1 or self.come_back
+        hands_on = self.per_step > 1 or self.come_back
+        return hands_on and (self.chunks > 1 or not self.loads.is_ring)
 
     @property
     def sends(self) -> Messages:
