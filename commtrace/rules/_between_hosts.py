@@ -104,7 +104,7 @@ def _latency_ns(between: Rows, run: Measures) -> Float64:
 def _latency_of(op: str, group: str | None, run: Measures) -> float:
     if op in POINT_TO_POINT:
         return nccl_latency_ns(op, 2, nodes=2, protocol="Simple")
-    ranks, nodes = len(members(group or "")), host_count(run, group) or 1
+    ranks, nodes = len(members(group)), host_count(run, group) or 1
     return nccl_latency_ns(op, ranks, nodes=nodes, protocol="Simple")
 
 

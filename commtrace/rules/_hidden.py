@@ -55,7 +55,7 @@ def most_worth_hiding(run: Measures) -> tuple[str | None, float]:
     both, *each = saved_by(run, lag_ns, edits).sum(axis=0).tolist()
     saves = {name: min(its, _most_ns(run, name)) for name, its in zip(names, each, strict=True)}
     best = max(names, key=lambda name: saves[name])
-    both -= sum(each) - sum(saves.values())
+    both -= sum(each) - sum(saves.values())  # what they cannot save is not in both, either
     is_all = saves[best] > max(_NEARLY_ALL * both, _FAR_MORE * saves[most])
     return (best, shares[best]) if is_all else (most, share)
 

@@ -94,7 +94,7 @@ def link_speed(run: Measures, some: Rows, max_share: float) -> LinkSpeed | None:
         least = max_share * recorded.usual_gb_s
         return LinkSpeed(recorded, least, least)
     group, op, gpu = some.coded("communicator").at(0), str(some.coded("op").at(0)), gpu_name(run)
-    ranks = len(members(group or ""))
+    ranks = len(members(group))
     nvlink = usual_link(run, one_host=op in EVEN and host_count(run, group) == 1)
     card = pcie(gpu)
     if nvlink is None or card is None:

@@ -120,7 +120,7 @@ def _computed_ns(run: Measures, its: Rows, begin_ns: Int64, end_ns: Int64) -> In
     All of it where a rank's trace tells of no computing at all.
     """
     most_ns = np.zeros_like(begin_ns)
-    for rank in members(its.coded("communicator").at(0) or ""):
+    for rank in members(its.coded("communicator").at(0)):
         on_its = (work.compute for (of, _), work in device_activity(run).items() if of == rank)
         known = [when for when in on_its if when is not None and when[0].size]
         for when in known:

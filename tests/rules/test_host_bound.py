@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,17 +24,23 @@ def looping(
     in_operators: bool = False,
     seen: int = STEPS,
     sends: str | None = None,
+    in_steps: Sequence[int] = range(STEPS),
+    saves_us: int = 0,
 ) -> Measures:
-    """Two ranks that loop for so long in each step, and compute for 60 ms.
+    """Two ranks that loop for so long in each of some steps, and compute for 60 ms in all.
 
     All looks of so many steps see a line of theirs while they loop; in operators, if they ran these
-    there. Behind it rank 1 may send an object, at the line that ``sends``.
+    there. Behind it rank 1 may send an object, at the line that ``sends``; at first whoever loops
+    may save a checkpoint.
     """
     run = Tiny(2, backend="gloo")
     for step in range(STEPS):
         start = step * STEP_US
-        for rank, loops in enumerate(loops_us):
+        for rank, each in enumerate(loops_us):
+            loops = each if step in in_steps else 0
             run.step(rank, step, start, STEP_US)
+            if loops and saves_us:
+                run.step(rank, step, start, saves_us, label="commtrace::checkpoint")
             if in_operators:
                 run.op(rank, start, loops)
             for look in range(LOOK_US, loops + 1 if step < seen else 0, LOOK_US):
@@ -89,6 +96,21 @@ def test_who_loops_alone_is_late_and_told_where() -> None:
     (found, *_) = diagnose(looping((0, 24_000))).findings
     assert (found.rule, found.ranks, found.confidence) == ("straggler", (1,), "high")
     assert found.advice.startswith(f"rank 1: at {LINE}, about 24 ms a step longer there: ")
+
+
+def test_a_line_that_is_longer_in_some_steps_only_is_told_with_its_time_there() -> None:
+    run = looping((0, 24_000), in_steps=(1, 4))
+    (found,) = diagnose(run, select=["straggler"]).findings
+    assert "stalls for 24 ms in 2 of" in found.summary
+    assert found.advice.startswith(f"rank 1: at {LINE}, about 24 ms in such a step longer there: ")
+
+
+@pytest.mark.parametrize(("saves_us", "told"), [(6_000, True), (900, False)])
+def test_what_is_done_beside_a_checkpoint_is_told_with_it(saves_us: int, told: bool) -> None:
+    """Of 24 ms a step."""
+    (found, *_) = diagnose(looping((0, 24_000), saves_us=saves_us)).findings
+    saves = f"saving a checkpoint, which is {STEPS * 6} ms of it: save checkpoints async"
+    assert (saves in found.advice) == told
 
 
 @pytest.mark.parametrize(

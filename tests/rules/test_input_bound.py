@@ -34,6 +34,12 @@ def _loading(loads_us: Sequence[Sequence[float]], label: str = WORKERS) -> Measu
     return run.trace()
 
 
+def test_what_few_load_is_theirs() -> None:
+    run = _loading([[4000] * STEPS, [0] * STEPS, [0] * STEPS])
+    said = diagnose(run, select=["input-bound"]).skipped["input-bound"]
+    assert said == "needs a DataLoader's label in most ranks' traces: few load"
+
+
 def test_what_all_load_is_saved() -> None:
     (found,) = diagnose(_loading([[4000] * STEPS] * 2), select=["input-bound"]).findings
     assert (found.ranks, found.cause) == ((0, 1), "loader")

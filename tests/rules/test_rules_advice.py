@@ -664,7 +664,9 @@ def test_a_load_that_moves_costs_its_bytes_and_the_work_on_them(works_on_bytes: 
         some = {"in_bytes": has, "out_bytes": 1 << 24, "launch_ns": host + 2_000}
         run.collective(rank, "all_to_all", came, begin + 9_000 - came, **some)
         run.blocking_call(rank, "cudaDeviceSynchronize", begin + 4, 8_998)
-    its = found(run.trace(), "uneven-all-to-all")
+    told = {its.rule: its for its in diagnose(run.trace()).findings}
+    its = told["uneven-all-to-all"]
+    assert (told["jitter"].explained_by == its.rule) == works_on_bytes
     each_us = 2 * 1_000 * (1 - 1 / 1.75) + 3_000 * works_on_bytes
     assert its.cost_ns == pytest.approx(1e3 * STEPS * each_us, rel=0.02)
     assert ("in all that it works on them" in its.summary) == works_on_bytes
@@ -733,6 +735,26 @@ def test_what_data_parallelism_has_exposed_is_told_beside_what_is_needed_at_once
     assert "of data parallelism's all_gather runs with no compute beside it" in first.summary
     assert first.cost_ns / 1e6 / loop.steps == pytest.approx(1, rel=0.02)
     assert "mostly tensor parallelism's all_reduce" in second.summary
+
+
+@pytest.mark.parametrize(("size", "told"), [(20_000, True), (20_000_000, False)])
+def test_many_small_messages_of_a_pipeline_ask_for_larger_micro_batches(
+    size: int, told: bool
+) -> None:
+    """Sixteen of 0.2 ms a step, between computing 0.2 ms each."""
+    run = Tiny(ranks=2)
+    run.groups = {"PIPELINE_MODEL_PARALLEL_GROUP": (0, 1)}
+    more: Any = {"group": "PIPELINE_MODEL_PARALLEL_GROUP", "size": size}
+    for step, i in product(range(4), range(16)):
+        at = 10_000 * step + 410 * i
+        for rank in (0, 1):
+            if not i:
+                run.step(rank, step, at, 9_900)
+            run.kernel(rank, at, 198)
+            run.collective(rank, ("send", "recv")[rank], at + 200, 198, peer=1 - rank, **more)
+    its = found(run.trace(), "exposed-communication")
+    assert its.advice.startswith("make micro-batches larger") == told
+    assert ("more of them" in its.advice) != told
 
 
 def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:

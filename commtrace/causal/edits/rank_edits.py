@@ -116,8 +116,8 @@ def not_blocking_first(
     run: Measures, rank: int, done_ns: Int64, soon_ns: int, lag_ns: Int64
 ) -> None:
     """The same, but of several waits behind one such time only the first: the next is another's."""
-    waits, since_ns, done = _since(run, rank, done_ns)
-    first_ns = least(done, since_ns, int(done.max(initial=-1)) + 1)[done]
+    waits, since_ns, behind = _since(run, rank, done_ns)
+    first_ns = least(behind, since_ns, int(behind.max(initial=-1)) + 1)[behind]
     lag_ns[waits[(since_ns <= soon_ns) & (since_ns == first_ns)]] = DROPPED
 
 

@@ -99,11 +99,11 @@ def _within(first: Coded, second: Coded) -> Bool:
     one = first_rows(pair)
     names = zip(first.take(one).decoded(), second.take(one).decoded(), strict=True)
     inside = [
-        None not in (larger, smaller) and _members(smaller) <= _members(larger)
+        larger is not None and smaller is not None and _members(smaller) <= _members(larger)
         for larger, smaller in names
     ]
     return np.asarray(inside, dtype=np.bool_)[pair]
 
 
-def _members(communicator: str | None) -> frozenset[object]:
+def _members(communicator: str) -> frozenset[object]:
     return frozenset(members(communicator) or (communicator,))
