@@ -1242,3 +1242,30 @@ def test_micro_batches_are_averaged_once() -> None:
 
 def test_what_else_is_averaged_is_something_else() -> None:
     assert not found(averaging((500, 1200)), "redundant")
+
+
+@pytest.mark.parametrize(("statistics", "told"), [(False, True), (True, False)])
+def test_a_pass_that_reduces_anothers_gradients_too_is_told_but_for_statistics(
+    statistics: bool, told: bool
+) -> None:
+    """A discriminator's pass, and a generator's through it, each before an update of its own.
+
+    Small sums that a group also gathers, as often, are a batch norm's.
+    """
+    run, size = Tiny(2), 4_096 if statistics else 1 << 22
+    for step, rank in product(range(4), range(2)):
+        begin = 20_000 * step
+        run.step(rank, step, begin, 19_000)
+        for nth, count in enumerate((1, 2)):
+            at = begin + 9_000 * nth + 10
+            run.step(rank, step, at, 100, label="DistributedDataParallel.forward")
+            for i in range(2 * count if statistics else 0):
+                run.collective(rank, "all_gather", at + 10 + 20 * i, 15, size=2 * size)
+            for i in range(2):
+                run.collective(rank, "all_reduce", at + 1_000 * (1 + i), 900, size=size)
+            if nth:
+                other = size if statistics else 1 << 23
+                run.collective(rank, "all_reduce", at + 3_000, 900, size=other)
+            run.step(rank, step, at + 6_000, 500, label="Optimizer.step#Adam.step")
+    findings = found(run.trace(), "redundant")
+    assert any("gradients of another" in its.summary for its in findings) == told

@@ -6,12 +6,14 @@ from collections import Counter
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, grouped, most, sums
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows, grouped, most, sums
 from commtrace.metrics.run.gradients import Placed
 from commtrace.metrics.run.sequences import SEQUENCES
 from commtrace.table import Column, Rows, Table
 
 __all__ = ["REPEATED", "of_another_pass", "repeated_in_accumulation"]
+
+_SMALL_BYTES = 65_536
 
 REPEATED = Table(
     "repeated_in_accumulation",
@@ -54,8 +56,10 @@ def of_another_pass(rows: Rows, its: Placed) -> Int64:
     A pass is what one update of a step ends. One that reduces the very sizes of another pass, and
     more, updates what is more: the gradients that both reduce are the other's, which computes its
     own. A generator's pass through a discriminator whose parameters require gradients does so.
+    Sums of statistics are no gradients.
     """
-    its = its.of(rows.ints("step")[its.row] != NULL)  # a step holds each model's pass once
+    # A step holds each model's pass once.
+    its = its.of((rows.ints("step")[its.row] != NULL) & ~_of_statistics(rows)[its.row])
     row, updates, size = its.row, its.updates, rows.ints("size_bytes")[its.row]
     found = [row[:0]]
     for step in grouped(*_step(rows, row)):
@@ -67,6 +71,16 @@ def of_another_pass(rows: Rows, its: Placed) -> Int64:
                 smaller = max(own, key=Counter.total)
                 found.append(row[some[np.isin(size[some], list(smaller))]])
     return np.concatenate(found)
+
+
+def _of_statistics(rows: Rows) -> Bool:
+    """Small all_reduces of groups that gather as often in the step, as SyncBatchNorm in forward."""
+    op, size = rows.coded("op"), rows.ints("size_bytes")
+    sums_up = op.being("all_reduce") & (size != NULL) & (size < _SMALL_BYTES)
+    cell = codes(*_step(rows, np.arange(len(rows))))
+    gathered, summed = (np.bincount(cell, its)[cell] for its in (op.being("all_gather"), sums_up))
+    found: Bool = sums_up & (gathered >= summed)
+    return found
 
 
 def _step(rows: Rows, row: Int64) -> tuple[Int64, Int64, Int64]:
