@@ -62,6 +62,7 @@ _PAIRED = (
     "; where it is of activations that are gathered (tensor parallelism), let a row-wise layer "
     "follow each column-wise one: one all_reduce does for both"
 )
+_MANY, _SMALL_BUCKET_BYTES = 32, 4_000_000  # of DDP's a step; its own are of 25 MiB
 _SCALARS = 1e-5  # of the largest call's bytes
 
 
@@ -120,7 +121,7 @@ def _sooner(run: Measures, calls: Called, op: str, rows: Int64) -> str:
         least = in_half(run, rows) or small(run, [op])
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
         left = _left(run, rows[_are_large(run, rows)])
-        return f"{op} runs asynchronously{left}: try {_options(run, op)}{fewer}"
+        return f"{op} runs asynchronously{left}: try {_options(run, op, rows)}{fewer}"
     return (
         f"{op} runs asynchronously already: start it earlier, wait for it later, or send fewer "
         "bytes; the trace does not show whether compute needs it at once"
@@ -174,8 +175,17 @@ def _left(run: Measures, rows: Int64) -> str:
     )
 
 
-def _options(run: Measures, op: str) -> str:
+def _options(run: Measures, op: str, rows: Int64) -> str:
     """What the library that calls it in backward lets programs choose."""
     if op != "all_reduce":
         return _SHARDED
-    return _REPLICATED if is_labelled(run) else _DDP
+    if is_labelled(run):
+        return _REPLICATED
+    calls = run.rows("collectives", rows)
+    count, size = (
+        median(np.bincount(codes(calls.ints("rank"), calls.ints("step")))),
+        calls.ints("size_bytes"),
+    )
+    if count < _MANY or not 0 < median(size) < _SMALL_BUCKET_BYTES:
+        return _DDP
+    return f"larger buckets (bucket_cap_mb: each step has {count:.0f}, of {mb(median(size))})"

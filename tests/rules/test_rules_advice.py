@@ -114,6 +114,8 @@ def test_only_all_reduces_have_ddps_options(op: str, asked: bool) -> None:
     [
         (1, "there is one a step, of 1.05 MB, when backward is over: try other bucket sizes"),
         (3, "all start when backward is over, none as its gradients are ready (Megatron-LM: --"),
+        (3, "--overlap-grad-reduce): try other bucket sizes"),
+        (40, "try larger buckets (bucket_cap_mb: each step has 40, of 1.05 MB)"),
     ],
 )
 def test_gradients_that_start_together_at_the_end_are_to_start_earlier(
@@ -206,13 +208,13 @@ def late_gradients(
         run.step(rank, i, start, 2900)
         run.step(rank, i, start - 10, 5, label=forward)
         run.step(rank, i, start, 1990, label="## backward ##")
-        called = [BASE_NS + 1000 * (start + us) for us in range(5)]
+        called = [BASE_NS + 1000 * (start + us) for us in range(calls + 2)]
         run.kernel(rank, start + 5, 995, name="gemm_bf16", launch_ns=called[0], thread=2)
         for call in range(calls):
             its: dict[str, Any] = {"size": size, "asynchronous": asynchronous}
             begin, took = start + 1000 + 900 / calls * call, 900 / calls
             run.collective(rank, "all_reduce", begin, took, launch_ns=called[1 + call], **its)
-        run.kernel(rank, start + 1900, 1000, launch_ns=called[4])
+        run.kernel(rank, start + 1900, 1000, launch_ns=called[-1])
     return list(diagnose(run.trace(), select=rules).findings)
 
 
