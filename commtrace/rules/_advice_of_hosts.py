@@ -63,24 +63,26 @@ def where(culprit: Culprit, run: Measures) -> str:
     there = _mostly_at(culprit, run) if on_host and not known else None
     if there is None:
         return ""
+    took = _how_long(culprit, run, there)
+    return f"at {clean(there.line)}{f', {took} longer there' if took else ''}"
+
+
+def _how_long(culprit: Culprit, run: Measures, there: Longer) -> str:
+    """How much longer they are at a line; empty where they stall and too few looks tell."""
     if not has_steps(run):
-        took = about(there.more_ns)
-    elif stalls := _stalls(culprit):
-        took = f"{about(there.more_ns / len(stalls))} in such a step"
-    else:
-        took = f"{about(there.more_ns / run_graph(run).step_ns.size)} a step"
-    return f"at {clean(there.line)}, {took} longer there"
+        return about(there.more_ns)
+    if culprit.persistent or not culprit.spikes:
+        return f"{about(there.more_ns / run_graph(run).step_ns.size)} a step"
+    then = longer_at(run, culprit.ranks, culprit.spikes)
+    if then is None or then.line != there.line:
+        return ""
+    return f"{about(then.more_ns / len(culprit.spikes))} in such a step"
 
 
 def _mostly_at(culprit: Culprit, run: Measures) -> Longer | None:
     """The line that its ranks are at longer than others, if that is much of what it costs."""
-    there = None if culprit.shared else longer_at(run, culprit.ranks, _stalls(culprit))
+    there = None if culprit.shared else longer_at(run, culprit.ranks)
     return there if there is not None and there.more_ns >= _MUCH * culprit.on_top_ns else None
-
-
-def _stalls(culprit: Culprit) -> tuple[int, ...]:
-    """The steps in which its ranks stall; none where they are late in all."""
-    return () if culprit.persistent else tuple(culprit.spikes)
 
 
 def of_own_copies(culprit: Culprit, run: Measures) -> str:

@@ -158,7 +158,7 @@ class PipelineBubble(Rule, frozen=True):
                     "%",
                     100 * self.min_step_share,
                 ),
-                *_of_batches(ideal, batches),
+                *_of_batches(ideal, batches, most.chunks),
                 *of_unrecorded(run),
             ),
             ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
@@ -194,12 +194,11 @@ def _run(steps: int, micro_batches: int) -> Measures:
     return run.trace()
 
 
-def _of_batches(ideal: float | None, batches: int | None) -> Iterator[Evidence]:
+def _of_batches(ideal: float | None, batches: int | None, chunks: int) -> Iterator[Evidence]:
     if ideal is not None and batches is not None:
         yield Evidence("bubble of equal stages", ideal, "%")
-        yield Evidence(
-            "messages per link, direction and step, without headers", batches, "micro-batches"
-        )
+        unit = "micro-batches" if chunks == 1 else "messages"
+        yield Evidence("messages per link, direction and step, without headers", batches, unit)
 
 
 def _advice(
