@@ -14,10 +14,12 @@ from typing import NamedTuple
 from commtrace.comms import canonical_dtype, canonical_operation
 from commtrace.config import kernel_patterns
 
-__all__ = ["MATRIX", "Kernel", "is_communication", "is_launch", "known"]
+__all__ = ["MATRIX", "PRODUCT", "Kernel", "is_communication", "is_launch", "known"]
 
 MATRIX = r"(?<!fb)gemm|conv(?!ert)|fprop|dgrad|wgrad|attention|attn|flash|fmha|nvjet"
 """What is in the names of kernels that multiply matrices."""
+PRODUCT = r"aten::(?:mm|addmm|bmm|baddbmm|linear|conv|einsum|_?scaled_dot)"
+"""How the names of operators begin that do; and of those that call them, ``matmul``."""
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch")
 
 

@@ -101,11 +101,11 @@ def of_host(culprit: Culprit, run: Measures) -> str:
         if slow := _of_slow_host(culprit, run):
             return slow
         return at_line(run, rank, when, known_work(run, rank, when) or ANYTHING)
-    took, there = processor(run, culprit.ranks), _mostly_at(culprit, run)
     parts = culprit.parts_ns
     if parts["checkpoint"] > _SAVES * parts["host"]:
         saves = ms(parts["checkpoint"] / len(culprit.ranks))
         return f"look at what is done beside saving a checkpoint, which is {saves} of it: {SAVE}"
+    took, there = processor(run, culprit.ranks), _mostly_at(culprit, run)
     if took is None:
         return ANYTHING
     worked = took.more_ns * len(culprit.ranks) - parts["compute"]

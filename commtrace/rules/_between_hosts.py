@@ -10,13 +10,12 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, codes, first_rows
 from commtrace.comms import EVEN, POINT_TO_POINT, members
 from commtrace.diagnosis import CannotLook
-from commtrace.expect import nccl_latency_ns
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.bandwidth import on_gpus, served
-from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.link_times import between_two
 from commtrace.quantiles import median
+from commtrace.rules._latency import by_constants_ns
 from commtrace.table import Rows
 from commtrace.units import rate
 
@@ -97,15 +96,8 @@ def _latency_ns(between: Rows, run: Measures) -> Float64:
     kind = codes(op, groups)
     first = first_rows(kind)
     its = zip(op.take(first).decoded(), groups.take(first).decoded(), strict=True)
-    each = [_latency_of(str(name), group, run) for name, group in its]
+    each = [by_constants_ns(run, str(name), group, "Simple") for name, group in its]
     return np.asarray(each, np.float64)[kind]
-
-
-def _latency_of(op: str, group: str | None, run: Measures) -> float:
-    if op in POINT_TO_POINT:
-        return nccl_latency_ns(op, 2, nodes=2, protocol="Simple")
-    ranks, nodes = len(members(group)), host_count(run, group) or 1
-    return nccl_latency_ns(op, ranks, nodes=nodes, protocol="Simple")
 
 
 def to_compare(run: Measures, op: str) -> str:

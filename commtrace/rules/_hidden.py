@@ -70,9 +70,10 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     """
     calls = run_graph(run).calls
     can_wait, (most, _) = ~needed_at_once(run)[calls.row], most_exposed(run)
-    gathers = None
+    gathers, most_ns = None, np.inf
     if most is not None and gathers_parameters(run, most):
         gathers = can_wait & run.rows("collectives", calls.row).coded("op").being(most)
+        most_ns = _most_ns(run, most)
 
     def hidden(lag_ns: Lags) -> float:
         edits = [without_waits(run, can_wait, lag_ns)]
@@ -81,9 +82,9 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
             edits.append(called_earlier(run, gathers, lag_ns))
         each = saved_by(run, lag_ns, [changes(lag_ns, edited) for edited in edits])
         saved, *parts = each.sum(axis=0).tolist()
-        if parts and most is not None:
+        if parts:
             others, earlier = parts
-            saved = min(saved, others + _most_ns(run, most))
+            saved = min(saved, others + most_ns)
             saved = min(saved, earlier) if worth_reporting(earlier, run, min_step_share) else saved
         return max(float(min(saved, gain)), 0.0)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct, structs
 
 from commtrace.arrays import NULL, Bool, Float64, Int64
-from commtrace.comms import EVEN, POINT_TO_POINT
+from commtrace.comms import EVEN, POINT_TO_POINT, members
 from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
 from commtrace.metrics.rank.hosts import hosts
@@ -21,7 +22,7 @@ from commtrace.topology import usual_link
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Latency", "Served", "latency_of"]
+__all__ = ["Latency", "Served", "by_constants_ns", "latency_of"]
 
 _SMALL_BYTES = 131_072  # moved in no time by any link
 _PAIR, _FAR = 2, 16  # sizes, so many times as large
@@ -73,6 +74,21 @@ class Served(Struct, frozen=True, eq=False):
     def take(self, which: Int64 | Bool) -> Served:
         """Some of them."""
         return Served(self.operations.take(which), self.place[which], self.typical_ns[which])
+
+
+def by_constants_ns(
+    run: Measures, op: str, group: str | None, protocol: str, algorithms: Sequence[str] = ("Ring",)
+) -> float:
+    """By NCCL's constants, the least of some algorithms; 0 where a group's ranks are not known.
+
+    A message is between two ranks, however many its group has.
+    """
+    ranks = 2 if op in POINT_TO_POINT else len(members(group))
+    if ranks < 2:
+        return 0.0
+    nodes = min(host_count(run, group) or 1, ranks)
+    ways = ({"algorithm": way, "protocol": protocol} for way in algorithms)
+    return min(nccl_latency_ns(op, ranks, nodes=nodes, **way) for way in ways)
 
 
 def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float) -> Latency | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from commtrace.arrays import Bool, Int64
 from commtrace.comms import members
+from commtrace.kernels import PRODUCT
 from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.run.run_clock import on_run
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["multiplied"]
 
-_PRODUCT = re.compile(
-    r"aten::(?:(?:add)?m[mv]|(?:badd)?bmm|matmul|linear|conv|einsum|scaled_dot|tensordot|lstm|gru|rnn)"
+_MULTIPLIES = re.compile(
+    rf"{PRODUCT}|aten::(?:matmul|(?:add)?mv|tensordot|lstm|gru|rnn)"
     r"|Torch-Compiled Region"  # in which nobody sees what runs
 )
 
@@ -34,7 +35,7 @@ def multiplied(run: Measures, its: Rows, first: Int64) -> Bool:
     found = np.zeros(first.size, np.bool_)
     for rank in {*members(its.coded("communicator").at(0))} & {*ranks_of(run, "ops")}:
         ops = rows_of_rank(run, "ops", rank)
-        ops = ops.take(ops.coded("name").where(lambda name: bool(_PRODUCT.match(name))))
+        ops = ops.take(ops.coded("name").where(lambda name: bool(_MULTIPLIES.match(name))))
         before = np.searchsorted(np.sort(on_run(run, rank, ops.ints("start_ns"))), arrived_ns)
         found |= before[first] < before[first + 1]
     return found

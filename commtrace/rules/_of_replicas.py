@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["OfReplicas", "of_replicas"]
 
 _DATA = re.compile(r"(?:^|_)(?:dp|fsdp|ddp)(?:_|$)")
-_LARGE_BYTES = (
-    1_000_000  # gradients and parameters: statistics, which layers need at once, are less
-)
+_LARGE_BYTES = 1_000_000  # statistics, which layers need at once, are less
 _GATHERED = (
     "gather what the optimizer has updated bucket by bucket, each before forward first uses it, "
     "while forward computes (Megatron-LM: --overlap-param-gather; FSDP: prefetch)"
@@ -79,11 +77,10 @@ def of_replicas(run: Measures, min_step_share: float) -> OfReplicas | None:
         return None
     rows = calls.row[which].astype(np.int64)
     exposed = float(exposed_ns(run, rows).sum() / distinct(calls.rank).size)
-    least = (
-        exposed if name != "all_gather" else min(exposed, between_waits_ns(run, name) or exposed)
-    )
     gain = saving(run, partial(without_waits, run, which), exposed, min_step_share)
-    gain = gain.at_most(round(least), run)
+    gain = gain.at_most(round(exposed), run)
+    between = between_waits_ns(run, name) if name == "all_gather" else None
+    gain = gain.at_most(None if between is None else round(between), run)
     if not worth_reporting(gain.cost_ns, run, min_step_share):
         return None
     return OfReplicas(name, rows, exposed, gain)

@@ -30,6 +30,7 @@ from commtrace.units import mb, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["overlapped"]
 
@@ -166,13 +167,18 @@ def _left(run: Measures, rows: Int64) -> str:
         return (
             f" already{one if share > ONE_BUCKET else ''}; what is left is exposed after backward"
         )
-    if np.bincount(codes(calls.ints("rank"), calls.ints("step"))).max() == 1:
+    if _in_each_step(calls).max() == 1:
         size = mb(median(calls.ints("size_bytes")))
         return f", but there is one a step, of {size}, when backward is over"
     return (
         ", but all start when backward is over, none as its gradients are ready (Megatron-LM: "
         "--overlap-grad-reduce)"
     )
+
+
+def _in_each_step(calls: Rows) -> Int64:
+    """How many each rank calls in each step."""
+    return np.bincount(codes(calls.ints("rank"), calls.ints("step")))
 
 
 def _options(run: Measures, op: str, rows: Int64) -> str:
@@ -182,10 +188,7 @@ def _options(run: Measures, op: str, rows: Int64) -> str:
     if is_labelled(run):
         return _REPLICATED
     calls = run.rows("collectives", rows)
-    count, size = (
-        median(np.bincount(codes(calls.ints("rank"), calls.ints("step")))),
-        calls.ints("size_bytes"),
-    )
-    if count < _MANY or not 0 < median(size) < _SMALL_BUCKET_BYTES:
+    count, size = median(_in_each_step(calls)), median(calls.ints("size_bytes"))
+    if count < _MANY or not 0 < size < _SMALL_BUCKET_BYTES:
         return _DDP
-    return f"larger buckets (bucket_cap_mb: each step has {count:.0f}, of {mb(median(size))})"
+    return f"larger buckets (bucket_cap_mb: each step has {count:.0f}, of {mb(size)})"

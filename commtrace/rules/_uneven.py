@@ -11,6 +11,7 @@ from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.edits.run_edits import scaled
 from commtrace.causal.replay.graph import Lags, changed
 from commtrace.causal.run.builder import DEVICES
+from commtrace.causal.run.replayable import replayable
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, of_transfers, saving, taking_less
 from commtrace.causal.work.segments import own_work
@@ -33,8 +34,7 @@ _GOES_WITH = 0.8  # the correlation of bytes and work
 
 def if_even(run: Measures, uneven: Loads, min_step_share: float) -> Saving:
     """What is saved if the busiest rank of each of these had the mean."""
-    its = uneven.operations
-    less = its.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
+    its, less = uneven.operations, uneven.less_ns
     at_once_ns = float(wall_ns(its.ints("last_end_ns"), less))
     return of_transfers(run, its, less, at_once_ns, min_step_share)
 
@@ -43,19 +43,19 @@ def if_even_with_work(run: Measures, uneven: Loads, min_step_share: float) -> Sa
     """The same, with what GPUs work on their bytes in its mean; None if it hangs on other things.
 
     It does not where a rank works longer before an all_to_all the more the one before brought it.
+    None, too, where no replay tells what work costs.
     """
-    its = uneven.operations
-    less = its.ints("transfer_ns") * (1 - 1 / uneven.imbalance)
-    work, faster, on_bytes = own_work(run), taking_less(run, its, less), works_on_bytes(run)
-    if not on_bytes.any():
+    if not replayable(run) or not (on_bytes := works_on_bytes(run)).any():
         return None
+    work, faster = own_work(run), taking_less(run, uneven.operations, uneven.less_ns)
 
     def edit(lag_ns: Lags) -> Lags:
         mended = faster(lag_ns)
         wanted = work.mean_ns[on_bytes]
         return changed(mended, scaled(run, work, wanted, on_bytes, mended, DEVICES))
 
-    return saving(run, edit, float(less.sum()), min_step_share)
+    gain = saving(run, edit, 0.0, min_step_share)
+    return None if gain.why else gain
 
 
 @measure

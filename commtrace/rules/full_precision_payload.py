@@ -11,18 +11,16 @@ from msgspec import Struct
 
 from commtrace.arrays import Bool, Float64, Int64, codes, grouped
 from commtrace.causal.savings import of_transfers
-from commtrace.comms import POINT_TO_POINT, members
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.expect import nccl_latency_ns
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
 from commtrace.metrics.run.double_products import double_products_ns
-from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import trains, wall_ns, worth_reporting
 from commtrace.quantiles import median, quantile
 from commtrace.rules._late_reductions import in_one_bucket, starts_late
+from commtrace.rules._latency import by_constants_ns
 from commtrace.rules._less import sharded
 from commtrace.rules._precision import DOUBLE, HALF, of_matrices, share_in
 from commtrace.rules._rule import Rule
@@ -277,19 +275,11 @@ def _gain_ns(run: Measures, known: Rows) -> Float64:
         if gb_s:
             gain[some] = np.minimum(known.ints("size_bytes")[some] / 2 / gb_s, gain[some])
         elif by_nccl[some].all():
-            gain[some] -= np.minimum(_latency_ns(run, its) / 2, gain[some])
+            op, group = str(its.coded("op").at(0)), its.coded("communicator").at(0)
+            ways = ("Ring", "Tree") if op == "all_reduce" else ("Ring",)
+            latency_ns = by_constants_ns(run, op, group, "LL", ways)
+            gain[some] -= np.minimum(latency_ns / 2, gain[some])
     return gain
-
-
-def _latency_ns(run: Measures, its: Rows) -> float:
-    """The least that NCCL takes for operations of one kind; 0 where their ranks are not known."""
-    op, group = (its.coded(name).at(0) for name in ("op", "communicator"))
-    ranks = 2 if op in POINT_TO_POINT else len(members(group))
-    if ranks < 2:
-        return 0.0
-    nodes = min(host_count(run, group) or 1, ranks)
-    ways = ("Ring", "Tree") if op == "all_reduce" else ("Ring",)
-    return min(nccl_latency_ns(str(op), ranks, nodes=nodes, algorithm=way) for way in ways)
 
 
 def _between_two(some: Rows) -> float | None:

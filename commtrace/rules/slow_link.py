@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from commtrace.arrays import Float64
 from commtrace.causal.savings import Saving, of_transfers, saving, taking_less
 from commtrace.comms import POINT_TO_POINT, members
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -93,7 +94,7 @@ class SlowLink(Rule, frozen=True):
         groups = slow_groups(run, self.min_count, self.min_ratio)
         network = between_hosts(run, self.min_count)
         for slow in groups or ():
-            gain = self._saving(slow, run)
+            gain = self._saving(run, slow.transfers, slow.less_ns)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._of_groups(slow, gain, run)
         try:
@@ -104,28 +105,19 @@ class SlowLink(Rule, frozen=True):
             found = None
         if found is not None:
             rings = rings_over(run, found)
-            gain = self._saving(found, run, rings)
+            gain = self._saving(run, found.transfers, found.less_ns, rings)
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 yield self._finding(found, rings, gain, run)
-        elif network is not None and not groups and self._is_much(network, run):
-            yield self._of_network(network, self._saving(network, run), run)
-
-    def _is_much(self, network: BetweenHosts, run: Measures) -> bool:
-        """Whether enough is saved if it were just not too slow for an adapter of each GPU."""
-        its, less = network.transfers, network.too_slow_ns
-        least = of_transfers(
-            run, its, less, wall_ns(its.ints("last_end_ns"), less), self.min_step_share
-        )
-        return worth_reporting(least.cost_ns, run, self.min_step_share)
+        elif network is not None and not groups:
+            least = self._saving(run, network.transfers, network.too_slow_ns)
+            if worth_reporting(least.cost_ns, run, self.min_step_share):
+                gain = self._saving(run, network.transfers, network.less_ns)
+                yield self._of_network(network, gain, run)
 
     def _saving(
-        self,
-        slow: SlowTransfers | SlowGroups | BetweenHosts,
-        run: Measures,
-        rings: Rings | None = None,
+        self, run: Measures, its: Rows, less: Float64, rings: Rings | None = None
     ) -> Saving:
-        """With what ``rings`` over the link take longer."""
-        its, less = slow.transfers, slow.less_ns
+        """If transfers take so much less, with what ``rings`` over the link take longer."""
         estimate = wall_ns(its.ints("last_end_ns"), less)
         if rings is None:
             return of_transfers(run, its, less, estimate, self.min_step_share)

@@ -650,8 +650,7 @@ def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(
     assert first.cost_ns == pytest.approx(STEPS * 1e3 * (works_us + even_us), rel=0.02)
 
 
-@pytest.mark.parametrize("works_on_bytes", [True, False])
-def test_a_load_that_moves_costs_its_bytes_and_the_work_on_them(works_on_bytes: bool) -> None:
+def moving_load(*, works_on_bytes: bool, hosts_wait: bool = True) -> Measures:
     """One rank in turn has 1.75 times the mean of two exchanges of 1 ms, and 7 of 4 ms of work."""
     run = Tiny(ranks=4)
     for step, rank in product(range(STEPS), range(4)):
@@ -665,13 +664,26 @@ def test_a_load_that_moves_costs_its_bytes_and_the_work_on_them(works_on_bytes: 
         run.kernel(rank, begin + 1_001, works - 2, launch_ns=host + 1_000)
         some = {"in_bytes": has, "out_bytes": 1 << 24, "launch_ns": host + 2_000}
         run.collective(rank, "all_to_all", came, begin + 9_000 - came, **some)
-        run.blocking_call(rank, "cudaDeviceSynchronize", begin + 4, 8_998)
-    told = {its.rule: its for its in diagnose(run.trace()).findings}
+        if hosts_wait:
+            run.blocking_call(rank, "cudaDeviceSynchronize", begin + 4, 8_998)
+    return run.trace()
+
+
+@pytest.mark.parametrize("works_on_bytes", [True, False])
+def test_a_load_that_moves_costs_its_bytes_and_the_work_on_them(works_on_bytes: bool) -> None:
+    run = moving_load(works_on_bytes=works_on_bytes)
+    told = {its.rule: its for its in diagnose(run).findings}
     its = told["uneven-all-to-all"]
     assert (told["jitter"].explained_by == its.rule) == works_on_bytes
     each_us = 2 * 1_000 * (1 - 1 / 1.75) + 3_000 * works_on_bytes
     assert its.cost_ns == pytest.approx(1e3 * STEPS * each_us, rel=0.02)
     assert ("in all that it works on them" in its.summary) == works_on_bytes
+
+
+def test_what_work_on_bytes_costs_no_trace_without_hosts_waits_tells() -> None:
+    its = found(moving_load(works_on_bytes=True, hosts_wait=False), "uneven-all-to-all")
+    assert its.cost_ns == pytest.approx(1e3 * STEPS * 2 * 1_000 * (1 - 1 / 1.75), rel=0.02)
+    assert "works on them" not in its.summary
 
 
 @pytest.mark.parametrize(
@@ -757,6 +769,36 @@ def test_many_small_messages_of_a_pipeline_ask_for_larger_micro_batches(
     its = found(run.trace(), "exposed-communication")
     assert its.advice.startswith("make micro-batches larger") == told
     assert ("more of them" in its.advice) != told
+
+
+@pytest.mark.parametrize(("reads", "rules"), [(False, 2), (True, 1)])
+def test_what_a_host_awaits_before_it_computes_nothing_hides(reads: bool, rules: int) -> None:
+    """1 ms of parameters before forward; the host may read what 40 µs make of them first."""
+    run = Tiny(ranks=2)
+    run.groups = {"TENSOR_MODEL_PARALLEL_GROUP": (0, 1), "DATA_PARALLEL_GROUP": (0, 1)}
+    for step, rank in product(range(6), range(2)):
+        start = 10_000 * step
+        run.step(rank, step, start, 9_900)
+        host = BASE_NS + 1000 * start
+        of_data: Any = {"group": "DATA_PARALLEL_GROUP", "size": 1 << 26}
+        run.collective(rank, "all_gather", start + 10, 1_000, launch_ns=host + 5_000, **of_data)
+        if reads:
+            run.kernel(rank, start + 1_014, 40, launch_ns=host + 6_000)
+            run.blocking_call(rank, "cudaDeviceSynchronize", start + 7, 1_049)
+            host += 1_050_000
+        for i in range(4):
+            at, launched = start + 1_014 + 60 * reads + 1_600 * i, host + 8_000 + 10 * i
+            run.kernel(rank, at, 998, launch_ns=launched)
+            group = {"group": "TENSOR_MODEL_PARALLEL_GROUP", "stream": 7}
+            at += 1_000
+            run.collective(rank, "all_reduce", at, 598, size=1 << 26, launch_ns=launched, **group)
+        ends = start + 7_414 + 60 * reads
+        run.collective(rank, "reduce_scatter", ends, 100, launch_ns=host + 9_000, **of_data)
+        called = (host - BASE_NS) // 1000 + 20
+        run.blocking_call(rank, "cudaDeviceSynchronize", called, ends + 102 - called)
+    told = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert len(told) == rules
+    assert any("data parallelism" in its.summary for its in told) == (rules == 2)
 
 
 def test_whose_the_exposed_operations_are_hangs_on_what_is_exposed() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from commtrace.arrays import Float64, Int64, distinct, rows_by
+from commtrace.arrays import Bool, Float64, Int64, distinct, rows_by
 from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_intervals
@@ -28,7 +28,6 @@ _FEW, _FEW_ALONE = 5, 3  # looks; at what no other rank is ever seen at
 _HARDLY = 0.1  # of what these ranks are there
 
 
-_TIMES = ("time_ns", "python_ns")  # of each look
 _Segments = tuple[Int64, ...]
 
 
@@ -58,6 +57,12 @@ class Looks(Struct, frozen=True, eq=False):
     function: Int64
     time_ns: Int64
     python_ns: Int64
+
+    def take(self, which: Bool) -> Looks:
+        """Some of them."""
+        call, function = self.call[which], self.function[which]
+        times = self.time_ns[which], self.python_ns[which]
+        return Looks(self.ranks, self.lines, call, function, *times)
 
     def by_rank(self, run: Measures, time_ns: Int64) -> Float64:
         """Sums of a time of each look: ranks × functions."""
@@ -131,12 +136,9 @@ def longer_at(run: Measures, ranks: Collection[int], steps: Collection[int] = ()
     if its is None:
         return None
     if steps:
-        there = np.isin(run_graph(run).step_of[its.call], list(steps))
-        its = structs.replace(
-            its, **{name: getattr(its, name)[there] for name in ("call", "function", *_TIMES)}
-        )
-        if not there.any():
-            return None
+        its = its.take(np.isin(run_graph(run).step_of[its.call], list(steps)))
+    if not its.call.size:
+        return None
     mine, others = _beside(run, its, ranks, its.time_ns)
     more = mine - others
     enough = np.where(others > 0, _FEW, _FEW_ALONE) * median(its.time_ns)

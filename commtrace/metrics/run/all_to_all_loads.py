@@ -38,6 +38,11 @@ class Loads(Struct, frozen=True, eq=False):
     stream: Int64
     start_ns: Int64
 
+    @property
+    def less_ns(self) -> Float64:
+        """What each transfer would take less if its busiest rank had the mean."""
+        return np.asarray(self.operations.ints("transfer_ns") * (1 - 1 / self.imbalance))
+
     def take(self, which: Bool) -> Loads:
         """Some of them."""
         return Loads(

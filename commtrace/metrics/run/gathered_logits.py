@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, Int64, codes, least, rows_by
-from commtrace.kernels import MATRIX
+from commtrace.kernels import MATRIX, PRODUCT
 from commtrace.metrics.rank.rows_of import rows_of_rank
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _SOFTMAX = re.compile(
 )
 _PRODUCT = re.compile(
     rf"{MATRIX}|Cijk_|gemv|matmul|linear_?cross|(?:^|_)mm(?:_|$)"
-    r"|^aten::(?:mm|addmm|bmm|baddbmm|linear|conv|einsum|_?scaled_dot)",
+    rf"|^{PRODUCT}",
     re.IGNORECASE,
 )
 

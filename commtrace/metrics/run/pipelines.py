@@ -61,6 +61,12 @@ class Messages(Struct, frozen=True, eq=False):
         return distinct(self.rows.ints("rank"))
 
     @property
+    def link(self) -> Int64:
+        """A number for the two ranks of each message, whichever of them sends."""
+        ends = self.sender, self.receiver
+        return codes(np.minimum(*ends), np.maximum(*ends))
+
+    @property
     def has_steps(self) -> bool:
         """Whether any is known to be of a step."""
         return bool((self.rows.ints("step") != NULL).any())
@@ -86,7 +92,7 @@ class Messages(Struct, frozen=True, eq=False):
         its = self.loads
         if not its.is_ring:
             return 1
-        link, up, size = _link(its), its.sender < its.receiver, its.rows.ints("size_bytes")
+        link, up, size = its.link, its.sender < its.receiver, its.rows.ints("size_bytes")
         count = np.bincount(link)
         usual, fewest = int(median(count)), int(count.min())
         closes = link == count.argmin()
@@ -100,7 +106,7 @@ class Messages(Struct, frozen=True, eq=False):
     def is_ring(self) -> bool:
         """Whether as many links as ranks tie them together, one more than in a chain."""
         ranks = distinct(np.append(self.sender, self.receiver))
-        return distinct(_link(self)).size == ranks.size
+        return distinct(self.link).size == ranks.size
 
     @property
     def largest_share(self) -> float:
@@ -157,8 +163,7 @@ class Messages(Struct, frozen=True, eq=False):
 
         Else who makes something that another uses once a step is like it.
         """
-        hands_on = self.per_step > 1 or self.come_back
-        return hands_on and (self.chunks > 1 or not self.loads.is_ring)
+        return self.per_step > 1 or self.come_back
 
     @property
     def sends(self) -> Messages:
@@ -183,12 +188,6 @@ def messages_of(run: Measures, min_operations: int) -> Messages:
         raise too_few(count, "send", min_operations, "matched with their recv")
     sends, rank, peer = rows.coded("op").being("send"), rows.ints("rank"), rows.ints("peer")
     return Messages(rows, np.where(sends, rank, peer), np.where(sends, peer, rank))
-
-
-def _link(messages: Messages) -> Int64:
-    """A number for the two ranks of each message, whichever of them sends."""
-    ends = messages.sender, messages.receiver
-    return codes(np.minimum(*ends), np.maximum(*ends))
 
 
 def _median(values: Int64) -> float | None:
@@ -261,11 +260,14 @@ def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before.
 
     A run without steps begins anywhere in its schedule, and tells only what passes each other, or
-    that the rank in the middle of three serves the others; of a ring it tells nothing.
+    that the rank in the middle of three serves the others; of a ring it tells nothing. Else a ring
+    is a pipeline if it is interleaved.
     """
     if not mine.has_steps:
         serves = len(chain) == 3 and _middle_serves(mine)
         return not (mine.is_ring or _exchange(mine) or serves)
+    if mine.loads.is_ring and mine.chunks == 1:
+        return False
     of_chain = sorted(share[rank] for rank in chain if rank in share)
     return all(one >= _MOST for one in of_chain[1:]) and not _relay(mine)
 

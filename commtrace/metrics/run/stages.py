@@ -38,8 +38,7 @@ def micro_batches(run: Measures) -> Int64:
     for _, its in _pipelines(run):
         size = its.rows.ints("size_bytes")
         way = codes(its.sender, its.receiver)
-        link = codes(np.minimum(its.sender, its.receiver), np.maximum(its.sender, its.receiver))
-        alike = codes(link, size)
+        alike = codes(its.link, size)
         count = its.sender.size
         both = least(alike, its.sender, count) < most(alike, its.sender, count)
         largest = most(way, size, count)[way]
