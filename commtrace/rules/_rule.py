@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -145,13 +145,11 @@ def _numbers(rows: Rows | None) -> Int64 | None:
     return None if rows is None or "operation" not in _names(rows) else rows.ints("operation")
 
 
-def too(ranks: Iterable[int], but: int) -> str:
-    """For a finding's summary that names the worst of several ranks: which others have it.
-
-    >>> too((0, 1, 2), 1), too((1,), 1)
-    (' (ranks 0, 2, too)', '')
-    """
+def too(ranks: Collection[int], but: int, of: Measures) -> str:
+    """For a finding's summary that names the worst of several ranks of a run: who has it, too."""
     others = [rank for rank in ranks if rank != but]
+    if len(others) > 1 and set(ranks) >= set(of.rows("ranks").ints("rank").tolist()):
+        return " (all other ranks, too)"
     return f" ({numbered('rank', others)}, too)" if others else ""
 
 

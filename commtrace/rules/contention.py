@@ -144,7 +144,7 @@ class Contention(Rule, frozen=True):
             kernels.take((share >= _BESIDE) & kernels.coded("device").being(device)),
             summary=(
                 f"kernels on rank {rank}'s {device} take {worst.times:.2f} times as long beside "
-                f"communication as alone: {ms(lost)} lost{too(ranks, rank)}"
+                f"communication as alone: {ms(lost)} lost{too(ranks, rank, run)}"
             ),
             ranks=ranks,
             cost_ns=lost,

@@ -86,7 +86,7 @@ class CopyLoop(Rule, frozen=True):
         if worth_reporting(gain.cost_ns, run, self.min_step_share):
             ranks = tuple(sorted({one.line.rank for one in worth}))
             its = self._finding(worst, gain, run)
-            summary = its.summary + too(ranks, worst.line.rank)
+            summary = its.summary + too(ranks, worst.line.rank, run)
             yield replace(its, ranks=ranks, summary=summary)
 
     @staticmethod

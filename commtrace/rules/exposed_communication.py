@@ -126,11 +126,12 @@ class ExposedCommunication(Rule, frozen=True):
         elif hidden < self.hidden_pct and unsaved.is_large:
             besides = [*unsaved.without_hiding(behind, could)]
             if not besides:
-                gains = f"; replayed so, the run gains {ms(gain) if gain else 'nothing'}"
+                gains = f"only {ms(gain)}" if gain else "nothing"
+                replayed = f", but with that hidden the replayed run gains {gains}"
                 raise CannotLook(
-                    f"{LOOKED}hiding saves too little: of the {ms(exposed)}"
-                    f"{of_devices(run, found)} that runs with no compute beside it compute could "
-                    f"hide {ms(could)}{gains if is_tried else ''}"
+                    f"{LOOKED}hiding saves too little: {ms(exposed)}{of_devices(run, found)} runs "
+                    f"with no compute beside it; there is compute to hide {ms(could)} of it"
+                    f"{replayed if is_tried else ''}"
                 )
             yield from besides
 

@@ -99,7 +99,7 @@ class ExposedCopy(Rule, frozen=True):
             worst.when,
             summary=f"{_what(worst.copies)} of rank {worst.rank} run for {ms(worst.exposed_ns)} "
             f"with nothing computed beside them, and nothing is copied for "
-            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank)}",
+            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank, run)}",
             ranks=tuple(ranks),
             streams=tuple(distinct(worst.copies.ints("stream")).tolist()),
             saving=gain,

@@ -88,7 +88,7 @@ class HostSync(Rule, frozen=True):
             most.when(),
             summary=(
                 f"rank {rank}'s host calls {name} {count:,} times, {which.what}: "
-                f"{ms(gain.cost_ns)} to save" + too(tuple(often), rank)
+                f"{ms(gain.cost_ns)} to save" + too(often, rank, run)
             ),
             ranks=tuple(often),
             saving=gain,
@@ -144,7 +144,8 @@ class HostSync(Rule, frozen=True):
             (blocked, blocked),
             summary=(
                 f"rank {line.rank}'s host blocks on {counted(len(blocked), 'collective')}, and "
-                f"{line.device} is then idle: {ms(gain.cost_ns)} to save{too(ranks, line.rank)}"
+                f"{line.device} is then idle: {ms(gain.cost_ns)} to save"
+                + too(ranks, line.rank, run)
             ),
             ranks=ranks,
             streams=tuple(sorted({int(stream) for stream in line.stream})),

@@ -117,8 +117,8 @@ class LatencyBound(Rule, frozen=True):
         yield from enough(many, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
-                "needs to know what operations take whatever their size: sizes vary too little, "
-                "or times too little with them, to tell, and they are not small, nor NCCL's"
+                "needs operations of one kind in several sizes, whose times grow with these, to "
+                "tell latency from transfer; or small ones, or NCCL's, whose latency is known"
             )
 
     def _share(self, latency: Latency) -> float:

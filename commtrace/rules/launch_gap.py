@@ -120,7 +120,7 @@ class LaunchGap(Rule, frozen=True):
                 yield replace(
                     its,
                     explained_by=None if mended else explained_by(worst),
-                    summary=its.summary + too(ranks, worst.line.rank),
+                    summary=its.summary + too(ranks, worst.line.rank, run),
                     ranks=ranks,
                 )
         if gaps and not many and not stalls:

@@ -84,7 +84,7 @@ class PageableCopy(Rule, frozen=True):
         gain = (
             told[0][1] if len(ways) == 1 else self._gain(run, [one for way in ways for one in way])
         )
-        yield self._finding(ways, gain)
+        yield self._finding(run, ways, gain)
 
     def _worth(self, run: Measures, copies: Rows, some: Rows, kind: str) -> list[_Slow]:
         """Those of one way, of the ranks that would save enough with pinned ones."""
@@ -109,11 +109,11 @@ class PageableCopy(Rule, frozen=True):
         most = max(by_rank.values())
         return of_copies(run, faster, most, self.min_step_share, pinned=copies.take(pinned))
 
-    def _finding(self, ways: list[list[_Slow]], gain: Saving) -> Finding:
+    def _finding(self, run: Measures, ways: list[list[_Slow]], gain: Saving) -> Finding:
         most = [max(way, key=lambda one: one.saved_ns) for way in ways]
         return self.finding(
             united(*(its.busy for its in most)),
-            summary="; ".join(_summary(its, way) for its, way in zip(most, ways, strict=True)),
+            summary="; ".join(_summary(its, way, run) for its, way in zip(most, ways, strict=True)),
             ranks=tuple(sorted({one.rank for way in ways for one in way})),
             streams=tuple(distinct(np.concatenate([its.streams for its in most])).tolist()),
             saving=gain,
@@ -141,9 +141,9 @@ class PageableCopy(Rule, frozen=True):
         return _copies("pinned", 333)
 
 
-def _summary(its: _Slow, way: list[_Slow]) -> str:
+def _summary(its: _Slow, way: list[_Slow], run: Measures) -> str:
     """What uses pageable memory: of the rank that would save most, and who else has such."""
-    others = too((one.rank for one in way), its.rank)
+    others = too([one.rank for one in way], its.rank, run)
     whose = f" of rank {its.rank}{others}" if others else ""
     return (
         f"{counted(len(its.copies), f'{its.kind} copy')}{whose} "

@@ -206,7 +206,7 @@ class UnfitTrace(Rule, frozen=True):
             share = share_pct(worst.idle_ns, run)
             finding = self._finding(
                 run,
-                worst.said + too(ranks, worst.rank),
+                worst.said + too(ranks, worst.rank, run),
                 Evidence("idle with work launched", share, "%", 100 * self.min_step_share),
                 advice,
                 tuple(ranks),
