@@ -254,12 +254,15 @@ def test_without_recorded_shapes_calls_still_find_their_work(read: Any, events: 
     assert found.notes == {}
 
 
-def test_the_flight_recorder_tells_group_and_number(read: Any, gloo: Any) -> None:
+@pytest.mark.parametrize("off_ns", [0, 4_500, -1_500])
+def test_the_flight_recorder_tells_group_and_number(read: Any, gloo: Any, off_ns: int) -> None:
+    """Also where its clock went on otherwise than the profiler's, and no call holds an entry."""
+
     def entry(ns: int, seq: int, group: str, name: str = "gloo:all_reduce") -> dict[str, Any]:
         return {
             "profiling_name": name,
             "process_group": [group, "x"],
-            "time_created_ns": ns,
+            "time_created_ns": ns + off_ns,
             "collective_seq_id": seq,
             "p2p_seq_id": 99,
             "is_p2p": False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +14,8 @@ __all__ = ["Entry", "FlightRecorder"]
 
 
 _MOST_WITHIN = 1024  # operations of one call; more is damage, and would cost its square
+_APART_NS = 200_000
+"""How far the profiler's clock may be off: it is compared at both ends of a profile alone."""
 
 
 class Entry(msgspec.Struct):
@@ -50,7 +52,8 @@ class FlightRecorder:
     """The entries of a dump, found by time.
 
     Source: ``torch._C._distributed_c10d._dump_fr_trace_json``. ``time_created_ns`` lies
-    within the ``c10d`` operator that enqueued the operation.
+    within the ``c10d`` operator that enqueued the operation; where the machine's clock was set or
+    slewed while the profiler's ran on, some lie beside it (see ``know``).
     """
 
     def __init__(self, dump: Any) -> None:
@@ -62,16 +65,43 @@ class FlightRecorder:
             (entry for entry in parsed if entry is not None), key=lambda e: e.time_created_ns
         )
         self._times = [entry.time_created_ns for entry in self.entries]
+        self._strays: list[Entry] = []
+
+    def know(self, calls: Iterable[tuple[int, int]]) -> None:
+        """When all of a rank's calls began and ended; entries in none of them may belong beside."""
+        inside: set[int] = set()
+        for start_ns, end_ns in calls:
+            inside.update(range(*self._places(start_ns, end_ns)))
+        self._strays = [entry for at, entry in enumerate(self.entries) if at not in inside]
 
     def within(self, start_ns: int, end_ns: int, ops: Collection[str | None]) -> list[Entry]:
-        """The operations of these kinds that were enqueued in an interval, in order."""
+        """The operations of these kinds that a call enqueued, in order.
+
+        Those noted while it ran; else the nearest that was noted beside it, and in no other call.
+        """
+        begin, end = self._places(start_ns, end_ns)
+        return _of(self.entries[begin:end], ops) or self._beside(start_ns, end_ns, ops)
+
+    def _places(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         begin, end = bisect_left(self._times, start_ns), bisect_right(self._times, end_ns)
-        end = min(end, begin + _MOST_WITHIN)
-        return [
-            entry
-            for entry in self.entries[begin:end]
-            if comms.canonical_operation(entry.profiling_name) in ops
-        ]
+        return begin, min(end, begin + _MOST_WITHIN)
+
+    def _beside(self, start_ns: int, end_ns: int, ops: Collection[str | None]) -> list[Entry]:
+        def apart_ns(entry: Entry) -> int:
+            return max(start_ns - entry.time_created_ns, entry.time_created_ns - end_ns)
+
+        first = bisect_left(self._strays, start_ns - _APART_NS, key=_when)
+        last = bisect_right(self._strays, end_ns + _APART_NS, key=_when)
+        near = _of(self._strays[first : min(last, first + _MOST_WITHIN)], ops)
+        return [min(near, key=apart_ns)] if near else []
+
+
+def _when(entry: Entry) -> int:
+    return entry.time_created_ns
+
+
+def _of(entries: Iterable[Entry], ops: Collection[str | None]) -> list[Entry]:
+    return [one for one in entries if comms.canonical_operation(one.profiling_name) in ops]
 
 
 def _entry(item: Any) -> Entry | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct
@@ -34,11 +34,16 @@ class RankContext(Struct, frozen=True):
     groups: Groups
     flight: FlightRecorder
 
-    def learn(self, calls: Iterable[Call]) -> None:
-        """Add the groups that operations name to those listed."""
+    def learn(self, calls: Collection[Call]) -> None:
+        """Add the groups that operations name to those listed; and when all were called."""
         for call in calls:
             if comms.canonical_operation(call.args.collective or "") is not None:
                 self.groups.named(call.args)
+        self.flight.know(
+            (call.start_ns, call.start_ns + call.duration_ns)
+            for call in calls
+            if call.name.startswith("c10d::")
+        )
         for entry in self.flight.entries:
             self.groups.called(entry.group)
 
