@@ -435,6 +435,19 @@ def test_a_copy_to_pageable_memory_waits_for_all_that_ended_before_it() -> None:
     is_sound(drawn.graph)
 
 
+def test_a_copy_to_pageable_memory_from_which_the_host_returns_is_not_waited_for() -> None:
+    """What synchronises behind it waits for it; its end is no earlier than it was measured."""
+    run = two_streams()
+    run.copy(0, 192, 4, kind="DtoH", size=4, memory="pageable", launch_ns=at(20))
+    run.blocking_call(0, "cudaMemcpyAsync", 20, 5)
+    run.blocking_call(0, "cudaStreamSynchronize", 26, 175)
+    drawn = Drawn(run)
+    assert set(drawn.kinds("cudaStreamSynchronize)")) >= {"cudaStreamSynchronize(", "DtoH."}
+    assert "cudaMemcpyAsync)" not in drawn.names
+    assert (np.diff(drawn.graph.node_time_ns) >= 0).all()
+    is_sound(drawn.graph)
+
+
 def test_a_copy_from_pageable_memory_is_fed_by_the_host() -> None:
     run = two_streams()
     copy = {"source": "host", "destination": "cuda:0", "memory": "pageable"}

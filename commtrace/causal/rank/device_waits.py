@@ -192,8 +192,12 @@ def resumptions(work: DeviceWork, calls: Rows, synchronisations: Rows) -> Resump
     start_ns, end_ns = calls.when()
     thread = work.threads.number(calls.ints("thread"))
     copy = _pageable_copy(work, thread, start_ns)
-    is_copy, to_host = copy >= 0, np.append(work.to_host, False)[copy]
-    begins = is_copy & ~to_host & (np.append(work.start_ns, NULL)[copy] < end_ns)
+    is_copy = copy >= 0
+    # Some drivers return from a copy to pageable memory at once: what synchronises waits for it.
+    is_over = np.append(work.end_ns, NULL)[copy] <= end_ns + ROUNDING_NS
+    to_host = np.append(work.to_host, False)[copy] & is_over
+    begins = is_copy & ~np.append(work.to_host, False)[copy]
+    begins &= np.append(work.start_ns, NULL)[copy] < end_ns
     asks, of_event = _named(calls, _SYNCHRONISES), _named(calls, _OF_EVENT)
     only = np.where(asks, work.stream_numbers(calls, "stream"), -1)
     room = calls.coded("name").where(is_launch)
