@@ -11,6 +11,7 @@ import pytest
 from benchmarks.diagnosis import SMALLEST
 from benchmarks.faults import CLEAN, FAULTS, Case, case
 from benchmarks.faults.loop import Loop
+from commtrace.arrays import NULL
 from commtrace.causal.blame.culprits import culprits, evened
 from commtrace.causal.rank.device_work import rank_tables
 from commtrace.causal.rank.unrecorded import with_waits
@@ -441,3 +442,31 @@ def test_a_host_that_feeds_a_copy_is_done_with_it_as_early_as_the_copy() -> None
     assert saved.saved_ns == pytest.approx(shorter, rel=0.02)
     (first,) = culprits(run, 0.05).found
     assert (first.ranks, first.cause) == ((1,), "copy")
+
+
+def ahead(rank_1_us: float) -> Tiny:
+    """Hosts that are two steps ahead of their GPUs when the profiler begins, at the third.
+
+    Of three ranks rank 1 computes so long before each all_reduce, the others 1 ms.
+    """
+    run, begin, longest = Tiny(ranks=3), 0.0, max(rank_1_us, 1_000)
+    for step in range(8):
+        for rank in range(3):
+            took, called = rank_1_us if rank == 1 else 1_000.0, (step - 2) * 300.0
+            known = {"launch_ns": NULL, "step": NULL}
+            if step >= 2:
+                run.step(rank, step, called, 290)
+                known = {"launch_ns": at(called + 10), "step": step}
+            run.kernel(rank, begin, took, **known)
+            lasts = longest + 100 - took
+            run.collective(rank, "all_reduce", begin + took, lasts, size=1 << 26, **known)
+        begin += longest + 100
+    return run
+
+
+def test_what_gpus_still_run_of_steps_before_the_recording_is_of_none_of_its_steps() -> None:
+    assert not culprits(ahead(1_000).trace(), 0.05).found
+    (late,) = culprits(ahead(1_200).trace(), 0.05).found
+    assert late.ranks == (1,)
+    assert late.in_every
+    assert late.steps_ns.tolist() == 6 * [200_000]

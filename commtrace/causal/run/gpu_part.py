@@ -25,6 +25,7 @@ from commtrace.causal.run.builder import (
     WAIT,
     Builder,
 )
+from commtrace.causal.run.launch_order import Called, launched_ns
 from commtrace.diagnosis import CannotLook
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import Rows
@@ -85,10 +86,11 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     kind[(its.edge_kind == EDGES.index("call")) & ~its.edge_binds] = WAIT
     works_on = (kind == JOIN) & _late_return(its)
     kept = ~(is_run & communicates[its.edge_from]) & ~works_on
-    launched = _launched(run, rank, tables, time, its)
-    over_ns = _over_ns(run, rank, tables)
-    segment = _segments(made, rows, launched, its, over_ns)
+    launched, early = launched_ns(run, rank, tables, time, its)
+    called = Called.of(rows, launched[start[kernel]], _over_ns(run, rank, tables))
+    segment = _segments(called, launched, its)
     segment[~np.isin(kind, OWN) & ~round_trips(its, communicates)] = -1
+    segment[early[its.edge_from] | early[its.edge_to]] = -1  # of steps before those recorded
     for each in distinct(kind[kept]).tolist():
         which = kept & (kind == each)
         made.edges(
@@ -98,10 +100,10 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
             its.edge_lag_ns[which],
             segment[which] if each in (*OWN, *_LAGS) else None,
         )
-    _work_on(made, rank, rows, nodes, time, its, np.flatnonzero(works_on), over_ns)
-    _begin(run, made, tables, rank, rows, nodes, its)
+    _work_on(made, rank, called, nodes, time, its, np.flatnonzero(works_on))
+    _begin(run, made, tables, rank, called, nodes, its)
     _end_steps(made, tables, nodes, its)
-    _end(made, tables, rank, rows, nodes, time, its, over_ns)
+    _end(made, tables, rank, called, nodes, time, its)
 
 
 def _late_return(its: DeviceGraph) -> Bool:
@@ -117,20 +119,30 @@ def _late_return(its: DeviceGraph) -> Bool:
 def _work_on(
     made: Builder,
     rank: int,
-    rows: Int64,
+    called: Called,
     nodes: Int64,
     time: Int64,
     its: DeviceGraph,
     edges: Int64,
-    over_ns: int,
 ) -> None:
     """The host wakes as soon as usual, and what is left of the call is its own work."""
     source, target = its.edge_from[edges], its.edge_to[edges]
     wakes = np.full(edges.size, its.usual_ns["resume"])
     woken = made.nodes(time[source] + wakes, np.full(edges.size, rank))
     made.edges(JOIN, nodes[source], woken, wakes)
-    call = _calls_from(made, rows, time[target], over_ns)
+    call = called.next(time[target])
     made.edges(HOST, woken, nodes[target], its.edge_lag_ns[edges] - wakes, call)
+
+
+def _segments(called: Called, launched: Int64, its: DeviceGraph) -> Int64:
+    """The call that each edge comes before, in the order in which the host launched all.
+
+    Not in that of the device: what runs while another call waits is elsewhere on every rank.
+    """
+    on_host = np.isin(_KINDS[its.edge_kind], (HOST,)) | (its.edge_kind == EDGES.index("resume"))
+    starts = its.node_kind == _START
+    moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
+    return called.next(moment)
 
 
 def _kernels(its: DeviceGraph, tables: Mapping[str, Rows], kind: int) -> Int64:
@@ -161,51 +173,12 @@ def _of_calls(run: Measures, made: Builder, tables: Mapping[str, Rows], rows: In
     return found
 
 
-def _segments(made: Builder, rows: Int64, launched: Int64, its: DeviceGraph, over_ns: int) -> Int64:
-    """The call that each edge comes before, in the order in which the host launched all.
-
-    Not in that of the device: what runs while another call waits is elsewhere on every rank.
-    """
-    on_host = np.isin(_KINDS[its.edge_kind], (HOST,)) | (its.edge_kind == EDGES.index("resume"))
-    starts = its.node_kind == _START
-    moment = np.where(on_host | starts[its.edge_to], launched[its.edge_to], launched[its.edge_from])
-    return _calls_from(made, rows, moment, over_ns)
-
-
-def _calls_from(made: Builder, rows: Int64, moment: Int64, over_ns: int) -> Int64:
-    """The first of some calls that was launched at each moment or later.
-
-    Behind the last it is the first of all, as in a circle: what is before that of any other step
-    is what the rank did behind its last call of the one before. -1 when its steps are over.
-    """
-    calls = made.calls.taken(rows)
-    order = np.lexsort((calls.start_ns, calls.launch_ns))
-    following = np.searchsorted(calls.launch_ns[order], moment, side="left")
-    answer: Int64 = np.append(rows[order], rows[order[0]])[following]
-    return np.where((following == rows.size) & (moment > over_ns), -1, answer)
-
-
-def _launched(
-    run: Measures, rank: int, tables: Mapping[str, Rows], time: Int64, its: DeviceGraph
-) -> Int64:
-    """When what starts at a node was launched, as far as is known; of others their time."""
-    at: Int64 = time.copy()
-    for number, table in enumerate(("kernels", "copies")):
-        launch = tables[table].ints("launch_ns").copy()
-        known = launch != NULL
-        launch[known] = on_run(run, rank, launch[known])
-        nodes = np.flatnonzero((its.node_kind == _START) & (its.node_table == number))
-        found = launch[its.node_row[nodes]]
-        at[nodes] = np.where(found == NULL, time[nodes], found)
-    return at
-
-
 def _begin(
     run: Measures,
     made: Builder,
     tables: Mapping[str, Rows],
     rank: int,
-    rows: Int64,
+    called: Called,
     nodes: Int64,
     its: DeviceGraph,
 ) -> None:
@@ -220,7 +193,7 @@ def _begin(
     each = np.full(first.size, rank)
     lag = its.node_time_ns[first] - begins.min()
     begin = on_run(run, rank, its.node_time_ns[first] - lag)
-    call = rows[np.argsort(made.calls.taken(rows).launch_ns, kind="stable")][: first.size]
+    call = called.rows[: first.size]
     made.edges(HOST, made.nodes(begin, each), nodes[first], lag, call)
 
 
@@ -238,11 +211,10 @@ def _end(
     made: Builder,
     tables: Mapping[str, Rows],
     rank: int,
-    rows: Int64,
+    called: Called,
     nodes: Int64,
     time: Int64,
     its: DeviceGraph,
-    over_ns: int,
 ) -> None:
     """What the host did from its last launch, or wait, to the end of the last step.
 
@@ -251,10 +223,11 @@ def _end(
     if not len(tables["blocking_calls"]):
         return
     on_host = np.isin(its.node_kind, [NODES.index(kind) for kind in ("launch", "call", "resume")])
-    last = np.flatnonzero(on_host & (time <= over_ns))[-1:]
-    end = made.nodes(np.full(last.size, over_ns), np.full(last.size, rank))
-    call = _calls_from(made, rows, np.full(last.size, over_ns), over_ns)
-    made.edges(HOST, nodes[last], end, over_ns - time[last], call)
+    over = np.full(1, called.over_ns)
+    last = np.flatnonzero(on_host & (time <= over))[-1:]
+    over = over[: last.size]
+    end = made.nodes(over, np.full(last.size, rank))
+    made.edges(HOST, nodes[last], end, over - time[last], called.next(over))
     made.end_steps(end, _steps(tables).ints("step").max(initial=0, keepdims=True)[: last.size])
 
 

@@ -125,7 +125,7 @@ class RunGraph:
 
     @passing
     def transfers(self) -> tuple[Int64, Int64]:
-        """The edges of transfers, and the call that each is of."""
+        """The edges of transfers within the steps, and the call that each is of."""
         graph = self.graph
         edges = np.flatnonzero(graph.kind == TRANSFER)
         source, target = graph.source[edges], graph.target[edges]
@@ -134,7 +134,8 @@ class RunGraph:
         mine, calls = np.flatnonzero(shared[target]), np.flatnonzero(shared[self.ended])
         mine = mine[np.lexsort((source[mine], target[mine]))]
         call[mine] = calls[np.lexsort((self.met[calls], self.ended[calls]))]
-        return edges, call
+        of_steps = graph.time_ns[target] > self.begin_ns
+        return edges[of_steps], call[of_steps]
 
     @property
     def joins(self) -> tuple[Int64, Int64]:
