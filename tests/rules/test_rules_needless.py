@@ -105,6 +105,22 @@ def test_parameters_are_gathered_once_for_an_update(
     )
 
 
+def test_what_is_gathered_behind_an_update_is_needed() -> None:
+    """As weights that are handed to an engine: then none of the next step's gathers is."""
+    run = Tiny(2)
+    for step, rank in product(range(4), range(2)):
+        at = step * 5000.0
+        run.step(rank, step, at, 5000)
+        launched = {"launch_ns": BASE_NS + 1000 * (step * 5000 + 10)}
+        for op, took in (*4 * [("all_gather", 298)], ("reduce_scatter", 398), ("all_gather", 598)):
+            run.collective(rank, op, at + 100, took, size=1 << 24, **launched)
+            run.kernel(rank, at + took + 102, 198, **launched)
+            at += took + 202
+    (finding,) = found(run.trace(), "redundant")
+    assert finding.summary.startswith("the same parameters are gathered again")
+    assert f"{3 + 3 * 4} operations too many" in finding.summary
+
+
 def at_once(op: str, *pairs: tuple[int, int], first_us: float = 800, **more: Any) -> Measures:
     """Groups of two ranks that run the same operation at the same times."""
     run = Tiny(8)

@@ -25,6 +25,7 @@ from commtrace.arrays import (
     nth,
 )
 from commtrace.causal.run.fan_out import fanned_out
+from commtrace.causal.run.telling_bytes import telling_bytes
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
@@ -160,8 +161,9 @@ def calls(run: Measures) -> Calls:
     # A send or recv of gloo arrives with its call: `arrival` is that already.
     ahead = end - table.ints("duration_ns") - table.ints("start_ns")
     began = np.where(launch == NULL, arrival, launch + ahead)
-    op, largest = table.coded("op"), _largest_bytes(run)
-    kind = fewest(codes(op_and_dimension(run), largest))
+    op, of = table.coded("op"), op_and_dimension(run)
+    size = telling_bytes(run, of)
+    kind = fewest(codes(of, size))
     order = in_order(rank, thread, began)
     every = Calls(
         waits=waits,
@@ -189,7 +191,7 @@ def calls(run: Measures) -> Calls:
     place = _nth_of_kind(codes(every.rank, every.step), every.kind)
     if every.is_p2p.any():
         peer = table.ints("peer")[order]
-        place = _alike(every, peer, codes(op_and_dimension(run, kin(run)), largest)[order])
+        place = _alike(every, peer, codes(op_and_dimension(run, kin(run)), size)[order])
         fanned, step = fanned_out(every, peer)
         place = np.where(fanned < 0, place, fanned + int(place.max()) + 1)
         packed["step"] = Integers.of(step)
@@ -236,16 +238,6 @@ def _between(every: Calls, in_step: Int64) -> Bool:
     np.maximum.at(last, in_step[sent], sent)
     between = ~every.is_p2p & (first[in_step] < at) & (at < last[in_step])
     return ~every.is_p2p & np.isin(every.kind, every.kind[between])
-
-
-def _largest_bytes(run: Measures) -> Int64:
-    """The largest size of its operation, of each row of ``collectives``.
-
-    Ranks may send and get unlike parts.
-    """
-    operation = codes(matched(run).waits.ints("operation"))
-    size = run.rows("collectives").ints("size_bytes")
-    return most(operation, size, int(operation.max(initial=-1)) + 1)[operation]
 
 
 def op_and_dimension(run: Measures, kin: Mapping[str | None, str] | None = None) -> Int64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, codes, nth
+from commtrace.arrays import NULL, Bool, codes, most, nth
 from commtrace.metrics.run.elements import elements
 from commtrace.table import Rows
 
@@ -22,17 +22,21 @@ def regathered(rows: Rows, often: float = _AGAIN) -> Bool:
 
     In a step as many elements as are reduce_scattered, so ``often`` or more: by default parameters
     that several micro-batches, or the tokens of a generation, use before they are updated. All but
-    the first of each in (nearly) all steps of its rank and group.
+    the first of each in (nearly) all steps of its rank and group. What is gathered behind a step's
+    last reduction has been updated, and counts as the next step's.
     """
     gathers, reductions = (rows.coded("op").being(op) for op in ("all_gather", "reduce_scatter"))
-    known = (rows.ints("step") != NULL) & rows.coded("dtype").known
-    mine = np.flatnonzero((gathers | reductions) & known)
+    step, known = rows.ints("step"), rows.coded("dtype").known
+    mine = np.flatnonzero((gathers | reductions) & known & (step != NULL))
     found = np.zeros(len(rows), dtype=np.bool_)
     if not gathers[mine].any() or not reductions[mine].any():
         return found
+    until = step[mine] + _behind_the_last(rows.take(mine), reductions[mine])
+    in_window = until <= step[mine].max()
+    mine, until = mine[in_window], until[in_window]
     its, gathers = rows.take(mine), gathers[mine]
     whose = codes(its.ints("sequence"), elements(its))
-    one = codes(whose, its.ints("step"))
+    one = codes(whose, until)
     reduced, gathered = (np.bincount(one, part, one.max() + 1) for part in (~gathers, gathers))
     many = (reduced > 0) & (gathered >= often * reduced)
     of = np.zeros(many.size, np.int64)
@@ -41,6 +45,13 @@ def regathered(rows: Rows, often: float = _AGAIN) -> Bool:
     again = nth(codes(one, gathers)) >= reduced[one]
     found[mine] = gathers & again & always[whose] & many[one]
     return found
+
+
+def _behind_the_last(rows: Rows, reduces: Bool) -> Bool:
+    """Which rows come behind the last reduction of their sequence in their step, if it has any."""
+    step, place = codes(rows.ints("sequence"), rows.ints("step")), np.arange(len(rows))
+    last = most(step[reduces], place[reduces], int(step.max()) + 1)[step]
+    return np.asarray((last != NULL) & (place > last))
 
 
 def gathered_whole(rows: Rows) -> Bool:
