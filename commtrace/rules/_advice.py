@@ -28,6 +28,7 @@ from commtrace.metrics.run.whole import has_steps
 from commtrace.quantiles import quantile
 from commtrace.rules._advice_of_hosts import ANYTHING, of_host, of_own_copies, where
 from commtrace.rules._slow_copies import PIN
+from commtrace.rules._slow_device import slower_at_updates
 from commtrace.rules._stalls import COMPILES, SAVE
 from commtrace.units import clean, ms, numbered
 
@@ -59,8 +60,10 @@ _SLOWER_THEN = (
 )
 _SLOWER = (
     "hardly any kernels run there that others do not run: if batches, sequences or tables "
-    "are larger there, split them evenly; else look at clock rates (nvidia-smi -q -d PERFORMANCE: "
-    "heat, power) and at what else runs there"
+    "are larger there, split them evenly; else "
+)
+_CLOCKS = (
+    "look at clock rates (nvidia-smi -q -d PERFORMANCE: heat, power) and at what else runs there"
 )
 _MANY = 0.25  # of all_to_alls
 _SPREAD = (
@@ -139,7 +142,7 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if times := receives(culprit, run):
         return f"it receives {times:.3g} {_SPREAD}"
     if culprit.cause == "compute" and _same_kernels(culprit, run):
-        return _SLOWER if culprit.persistent else _SLOWER_THEN
+        return _slower(culprit, run) if culprit.persistent else _SLOWER_THEN
     if culprit.cause == "compute" and not culprit.persistent:
         return _NOW_AND_THEN
     if culprit.cause == "copy":
@@ -176,6 +179,18 @@ def _same_kernels(culprit: Culprit, run: Measures) -> bool:
     """Whether its kernels before the call were compared: any that only it runs would be named."""
     on_cpu = run_graph(run).calls.on_cpu[culprit.call]
     return not on_cpu and compared_with(run, culprit.ranks, culprit.call).others.size > 0
+
+
+def _slower(culprit: Culprit, run: Measures) -> str:
+    """What to do about ranks that run what the others run, for longer."""
+    times = slower_at_updates(run, culprit.ranks)
+    if times is None:
+        return f"{_SLOWER}{_CLOCKS}"
+    whose = "their GPUs are" if len(culprit.ranks) > 1 else "its GPU is"
+    return (
+        f"{whose} slower: parameters' updates, which no batch makes larger, take {times:.2f} "
+        f"times as long as on the others; {_CLOCKS}"
+    )
 
 
 def _saves(culprit: Culprit, run: Measures) -> bool:

@@ -16,6 +16,7 @@ from commtrace.quantiles import median
 from commtrace.rules._at_once import mostly_needed_at_once
 from commtrace.rules._backward import hideable
 from commtrace.rules._between_hosts import to_compare
+from commtrace.rules._bound import is_bound
 from commtrace.rules._exposed import (
     Devices,
     exposed_in_all_ns,
@@ -123,7 +124,7 @@ class ExposedCommunication(Rule, frozen=True):
         if helps and self._is_much(gain, run):
             worth = most_worth_hiding(run) if is_tried else most_exposed(run)
             yield self._finding(found, Saving(round(gain), on_top), hidden, run, *worth)
-        elif hidden < self.hidden_pct and unsaved.is_large:
+        elif (hidden < self.hidden_pct or is_bound(found)) and unsaved.is_large:
             besides = [*unsaved.without_hiding(behind, could)]
             if not besides:
                 gains = f"only {ms(gain)}" if gain else "nothing"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, codes, distinct, first_rows, sums
+from commtrace.arrays import NULL, Float64, before_first, codes, distinct, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import Evidence, Finding, Note
 from commtrace.metrics.run.sampled import is_sampled
@@ -59,8 +59,9 @@ class UnfitTrace(Rule, frozen=True):
         whose work nothing was recorded; ranks recorded at different times; ranks of the job without
         a trace file, with the time of large collectives that are slower than any link in a machine
         (5 GB/s): either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of
-        the kernels without their launch; over ``early_pct`` of the GPU's events more than 10 us
-        before their launch, which clocks that agree do not show; a GPU that is idle for
+        the kernels without their launch, but for what streams still run of before the recording;
+        over ``early_pct`` of the GPU's events more than 10 us before their launch, which clocks
+        that agree do not show; a GPU that is idle for
         ``min_step_share`` of the steps' time, over 1 ms each time, though the next event was
         launched before it ran dry; and ranks' clocks so uncertain that ``clock_errors`` times their
         error exceeds the time of a typical operation.
@@ -175,14 +176,14 @@ class UnfitTrace(Rule, frozen=True):
         if not start.size:
             return
         known = launch != NULL
-        orphaned = 100 * float((~known).mean())
+        stream = codes(kernels.ints("rank"), kernels.coded("device").codes, kernels.ints("stream"))
+        orphaned = 100 * float((~known & ~before_first(stream, start, known)).mean())
         if orphaned > self.orphaned_pct:
             yield self._finding(
                 run,
                 f"{orphaned:.3g} % of the kernels lack their launch: step and cause are unknown",
                 Evidence("kernels without a launch", orphaned, "%", self.orphaned_pct),
-                "synchronise the GPU just before the profiler starts, as the host runs ahead, or "
-                "start a step earlier; leave CUDA activities and runtime on",
+                "leave CUDA activities and runtime on, and start a step before what matters",
             )
         early = known & (start < launch - _LATE_NS)
         premature = 100 * float(early.sum()) / max(int(known.sum()), 1)

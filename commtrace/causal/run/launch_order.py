@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, codes, least
+from commtrace.arrays import NULL, Bool, Int64, before_first, codes
 from commtrace.causal.rank.device_graph import NODES, DeviceGraph
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import Rows
@@ -62,9 +62,8 @@ def launched_ns(
         stream = codes(rows.coded("device").codes, rows.ints("stream"))
         known = rows.ints("launch_ns") != NULL
         at[nodes[known]] = on_run(run, rank, rows.ints("launch_ns")[known])
-        first = least(stream[known], time[nodes[known]], int(stream.max(initial=-1)) + 1)
         launched[nodes] = known
-        early[nodes] = ~known & (time[nodes] < first[stream]) & np.isin(stream, stream[known])
+        early[nodes] = before_first(stream, time[nodes], known)
     if early.any():
         at[early] -= max(int(time[early].max() - at[launched].min()) + 1, 0)
     return at, early

@@ -1,0 +1,47 @@
+"""A GPU that is slower is one that is slower at what no batch makes larger."""
+
+from __future__ import annotations
+
+import pytest
+
+from commtrace.measures import Measures
+from commtrace.rules import diagnose
+from commtrace.synthetic import BASE_NS, Tiny
+
+ADAM = "multi_tensor_apply_kernel<FusedAdam>"
+
+
+def training(update_us: tuple[float, ...]) -> Measures:
+    """Ranks of which the last computes 1.2 times as long, and updates so long each."""
+    run, last = Tiny(len(update_us)), len(update_us) - 1
+    free = [0.0] * len(update_us)
+    for step in range(12):
+        launched = {"launch_ns": BASE_NS + 1000 * (100 * step - 2_000)}
+        came = [at + (4_800.0 if rank == last else 4_000.0) for rank, at in enumerate(free)]
+        met = max(came) + 600
+        for rank, update in enumerate(update_us):
+            run.step(rank, step, 100.0 * step - 2_010, 90)
+            run.kernel(rank, free[rank], came[rank] - free[rank], **launched)
+            its = {"size": 1 << 26, **launched}
+            run.collective(rank, "all_reduce", came[rank], met - came[rank], **its)
+            run.kernel(rank, met, update, name=ADAM, **launched)
+            free[rank] = met + update
+    return run.trace()
+
+
+@pytest.mark.parametrize(
+    ("update_us", "said"),
+    [
+        ((500, 500, 500, 600), "its GPU is slower: parameters' updates, which no batch makes "),
+        ((500, 500, 500, 500), "hardly any kernels run there"),  # only its batches may be larger
+        ((500, 500, 560, 600), "hardly any kernels run there"),  # shards are uneven anyway
+    ],
+)
+def test_updates_tell_a_slow_gpu_from_a_large_batch(
+    update_us: tuple[float, ...], said: str
+) -> None:
+    (finding,) = diagnose(training(update_us), select=["straggler"]).findings
+    assert finding.ranks == (3,)
+    assert finding.advice.startswith(f"rank 3: {said}")
+    assert ("1.20 times" in finding.advice) == ("GPU is slower" in said)
+    assert "nvidia-smi" in finding.advice
