@@ -11,6 +11,7 @@ from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.rank.exposed_calls import Called, rows_of_operation
 from commtrace.quantiles import median
 from commtrace.rules._at_once import is_hidden, whose
+from commtrace.rules._behind_waits import behind_waits
 from commtrace.rules._late_reductions import (
     ONE_BUCKET,
     largest_call,
@@ -87,10 +88,11 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
     holds_none = len(calls.phase) > 0 and bool(calls.asynchronous.all())
     if not (holds_none and is_hidden(run, op)) and (needs := whose(run, op)) is not None:
         return _AT_ONCE[needs]
+    first = behind_waits(run, rows)
     if gathers_parameters(run, op):
-        return prefetch(run, calls, rows)
+        return first + prefetch(run, calls, rows)
     what = _sooner if holds_none else _asynchronously
-    return what(run, calls, op, rows)
+    return first + what(run, calls, op, rows)
 
 
 def _asynchronously(run: Measures, calls: Called, op: str, rows: Int64) -> str:

@@ -834,6 +834,29 @@ def test_gathers_of_parameters_are_waited_for_however_early_they_are() -> None:
     assert "backward_prefetch" not in its.advice
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("cudaStreamSynchronize", True), ("cudaEventSynchronize", False)]
+)
+def test_gathers_that_are_called_when_the_host_has_waited_hide_behind_nothing(
+    name: str, said: bool
+) -> None:
+    """Each unit's result is read before the next one's gather is called; FSDP waits for events."""
+    run = Tiny(2)
+    for step, rank in product(range(6), range(2)):
+        start = step * 12_100
+        run.step(rank, step, start, 12_100)
+        for unit in range(4):
+            at = start + 10 + unit * 3_000
+            host = {"launch_ns": BASE_NS + 1000 * (at - 5)}
+            run.collective(rank, "all_gather", at, 998, size=1 << 26, **host)
+            run.kernel(rank, at + 1_000, 1_985, **host)
+            run.blocking_call(rank, name, at, 2_988)
+        run.collective(rank, "reduce_scatter", start + 12_010, 50, size=1 << 20, **host)
+    its = found(run.trace(), "exposed-communication")
+    assert its.advice.startswith(f"the host waits for its GPU ({name}") == said
+    assert "forward_prefetch=True;" in its.advice
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_text_that_is_generated_needs_all_parameters_for_each_token(reads: bool) -> None:
     """Four gathers of 1 ms, then 16 tokens of 0.5 ms, each of which the host may wait for."""

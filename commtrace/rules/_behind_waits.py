@@ -1,0 +1,54 @@
+"""Communication that a host calls only when it has waited for its GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commtrace.arrays import NULL, Int64, codes
+from commtrace.causal.rank.moments import Moments
+from commtrace.metrics.rank.exposed_calls import exposed_ns
+from commtrace.metrics.rank.phases import launching_threads
+
+if TYPE_CHECKING:
+    from commtrace.measures import Measures
+
+__all__ = ["behind_waits"]
+
+_NAMES = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpyAsync", "cudaMemcpy")
+"""Not of events: FSDP limits so how many gathers are under way."""
+_LONG_NS = 50_000
+_SOON_NS = 300_000
+_MOSTLY = 0.5  # of what is exposed of them
+
+
+def behind_waits(run: Measures, rows: Int64) -> str:
+    """What to say first where most of what these ``collectives`` expose is called behind waits.
+
+    Those that the host calls right after it has waited for its GPU, for longer than a call takes:
+    by then all that could hide them is done.
+    """
+    calls, waits = run.rows("collectives", rows), run.rows("blocking_calls")
+    name = waits.coded("name")
+    long = np.flatnonzero(name.where(_NAMES.__contains__) & (waits.ints("duration_ns") >= _LONG_NS))
+    thread = launching_threads(run).values(rows)
+    known = np.flatnonzero((calls.ints("launch_ns") != NULL) & (thread != NULL))
+    if not long.size or not known.size:
+        return ""
+    waits, calls, rows = waits.take(long), calls.take(known), rows[known]
+    ends_ns, launch_ns = waits.when()[1], calls.ints("launch_ns")
+    rank, on = (waits.ints("rank"), calls.ints("rank")), (waits.ints("thread"), thread[known])
+    waiting, calling = np.split(codes(*map(np.concatenate, (rank, on))), [long.size])
+    last = Moments(waiting, ends_ns).last(calling, launch_ns)
+    behind = (last >= 0) & (launch_ns - ends_ns[last] <= _SOON_NS)
+    each_ns = exposed_ns(run, rows)
+    if each_ns[behind].sum() <= _MOSTLY * each_ns.sum():
+        return ""
+    names = waits.coded("name").take(last[behind]).decoded()
+    most = Counter(names).most_common(1)[0][0]
+    return (
+        f"the host waits for its GPU ({most}, as for .item() or .cpu()) right before it calls "
+        f"most of them, so that nothing is left to hide them: take these waits out of the step, or "
+    )
