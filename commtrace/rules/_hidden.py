@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import Bool, codes, in_order
 from commtrace.causal.edits.own_pace import launched_unrecorded
 from commtrace.causal.edits.run_edits import (
     as_measured,
@@ -19,6 +20,7 @@ from commtrace.causal.replay.graph import Lags, changes
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import mended_lags
 from commtrace.metrics.rank.exposed_calls import exposed_shares, most_exposed, rows_of_operation
+from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._at_once import beside_compute, needed_at_once
@@ -65,18 +67,18 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
 
     But for what the next operator needs. Parameters are waited for: if it is these that are exposed
     what is saved is no more than what computes between the same two waits of the host, and than if
-    each were gathered right behind the last, where that saves enough: else smaller units may. In
-    all, and with late ranks already mended.
+    each were gathered right behind the last, where that saves enough: else smaller units may, of
+    which each pass still waits for its last. In all, and with late ranks already mended.
     """
     calls = run_graph(run).calls
     can_wait, (most, _) = ~needed_at_once(run)[calls.row], most_exposed(run)
-    gathers, most_ns = None, np.inf
+    gathers, most_ns, hides = None, np.inf, can_wait
     if most is not None and gathers_parameters(run, most):
         gathers = can_wait & run.rows("collectives", calls.row).coded("op").being(most)
-        most_ns = _most_ns(run, most)
+        most_ns, hides = _most_ns(run, most), can_wait & ~_last_of_passes(run, gathers)
 
     def hidden(lag_ns: Lags) -> float:
-        edits = [without_waits(run, can_wait, lag_ns)]
+        edits = [without_waits(run, hides, lag_ns)]
         if gathers is not None:
             edits.append(without_waits(run, can_wait & ~gathers, lag_ns))
             edits.append(called_earlier(run, gathers, lag_ns))
@@ -89,6 +91,17 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
         return max(float(min(saved, gain)), 0.0)
 
     return _also_on_top(run, hidden, min_step_share)
+
+
+def _last_of_passes(run: Measures, which: Bool) -> Bool:
+    """Those of some calls that are the last of them in a forward or a backward pass."""
+    calls = run_graph(run).calls
+    its = np.flatnonzero(which)
+    its = its[in_order(calls.rank[its].astype(np.int64), calls.launch_ns[its])]
+    of = codes(calls.rank[its], calls.step[its], phases(run).take(calls.row[its]).codes)
+    last = np.zeros_like(which)
+    last[its[np.append(np.diff(of) != 0, True)[: its.size]]] = True
+    return last
 
 
 def _most_ns(run: Measures, op: str) -> float:

@@ -52,9 +52,14 @@ _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backw
 
 
 def gathers_parameters(run: Measures, op: str) -> bool:
-    """Whether an operation gathers what ranks keep parts of, in forward and again in backward."""
+    """Whether an operation gathers what ranks keep parts of: FSDP says so, or in both passes.
+
+    In forward and again in backward; gradients are reduced but once.
+    """
+    if op != "all_gather" or not sharded(run):
+        return False
     gathers = int(run.rows("collectives").coded("op").being(op).sum())
-    return op == "all_gather" and sharded(run) and gathers >= _TWICE * _scatters(run)
+    return gathers >= _TWICE * _scatters(run) or _gathers(run)
 
 
 def prefetch(run: Measures, calls: Called, rows: Int64) -> str:
@@ -73,6 +78,12 @@ def is_labelled(run: Measures) -> bool:
     """Whether FSDP's own ranges are in the trace."""
     labels = run.rows("steps").coded("label").occurring()
     return any(its.startswith(SHARDING_LABELS) for its in labels)
+
+
+def _gathers(run: Measures) -> bool:
+    """Whether FSDP's ranges of gathers are in the trace."""
+    labels = run.rows("steps").coded("label").occurring()
+    return any(its.startswith(_GATHERS) for its in labels)
 
 
 def is_one_unit(run: Measures) -> bool:

@@ -22,6 +22,7 @@ from commtrace.rules._bound import doing_less, is_bound
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, of_devices, operations_named
 from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
 from commtrace.rules._overlapped import overlapped
+from commtrace.rules._parameter_gathers import gathers_parameters
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsure import may_wait
 from commtrace.units import ms, percent
@@ -103,6 +104,9 @@ class Unsaved(Struct, frozen=True, eq=False):
             yield self._behind_backward(behind)
         elif op is not None and is_bound(self.found):
             why = f"mostly {op}, and nearly all compute runs beside communication already"
+            yield self._finding(op, why, doing_less(run, op))
+        elif op is not None and gathers_parameters(run, op):
+            why = f"mostly {op} of parameters, longer than the compute that each is for"
             yield self._finding(op, why, doing_less(run, op))
         elif op is not None:
             yield from self._misplaced(op)

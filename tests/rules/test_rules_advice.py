@@ -834,6 +834,27 @@ def test_gathers_of_parameters_are_waited_for_however_early_they_are() -> None:
     assert "backward_prefetch" not in its.advice
 
 
+def test_gathers_one_behind_the_other_that_take_longer_than_compute_hide_behind_nothing() -> None:
+    """Four units of 1 ms, whose gathers of 2 ms all run from the beginning; then 3 ms backward."""
+    run = Tiny(2)
+    for step, rank in product(range(6), range(2)):
+        start = step * 12_100
+        run.step(rank, step, start, 12_100)
+        host = {"launch_ns": BASE_NS + 1000 * (start + 5)}
+        for unit in range(4):
+            at = start + 10 + unit * 2_000
+            run.collective(rank, "all_gather", at, 1_998, size=1 << 26, **host)
+            run.kernel(rank, at + 2_000, 998, **host)
+        run.kernel(rank, start + 9_010, 2_998, **host)
+        run.collective(rank, "reduce_scatter", start + 12_010, 50, size=1 << 20, **host)
+    its = found(run.trace(), "exposed-communication")
+    assert its.cost_ns == 0
+    assert (
+        "mostly all_gather of parameters, longer than the compute that each is for" in its.summary
+    )
+    assert "links are as fast" in its.advice
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [("cudaStreamSynchronize", True), ("cudaEventSynchronize", False)]
 )
