@@ -54,8 +54,8 @@ _NOW_AND_THEN = (
     "among the ranks, or do it less often; if nothing, at clock rates and what else runs there"
 )
 _SLOWER_THEN = (
-    "it runs there the kernels that the others run, and no more: look at what is larger in these "
-    "steps only, as its batches; if nothing, at clock rates (nvidia-smi -q -d PERFORMANCE: heat, "
+    "what runs there is what runs on the others, and no more: look at what is larger in these "
+    "steps only, as batches; if nothing, at clock rates (nvidia-smi -q -d PERFORMANCE: heat, "
     "power) and what else runs there"
 )
 _SLOWER = (

@@ -42,6 +42,7 @@ OF_SHARDS = ("all_gather", "reduce_scatter")
 _MUCH = 0.25  # of what is transferred
 _MANY = 16  # of one operation in a step
 _MOSTLY = 0.5
+_HARDLY_ANY = 0.05  # of the bytes
 _FEW_BYTES = 65_536
 _UNIT_BYTES = 1_000_000  # of parameters: no block of a model that is worth sharding has fewer
 _HALF_BYTES = 2  # of an element in half precision
@@ -151,11 +152,13 @@ def _has_splits(calls: Rows, operation: Int64) -> bool:
 
 
 def sharded(run: Measures) -> bool:
-    """Whether groups that gather also reduce_scatter, each: what ranks keep parts of."""
-    op, groups = run.rows("collectives").coded("op"), matched(run).matches.coded("communicator")
+    """Whether groups that gather nearly all bytes also reduce_scatter: what ranks keep parts of."""
+    calls, groups = run.rows("collectives"), matched(run).matches.coded("communicator")
+    op, size = calls.coded("op"), calls.ints("size_bytes").clip(min=1)
     scattering = groups.codes[op.being("reduce_scatter")]
-    gathering = groups.codes[op.being("all_gather")]
-    return bool(np.isin(gathering, scattering[scattering >= 0]).all())
+    gathers = op.being("all_gather")
+    of_shards = np.isin(groups.codes[gathers], scattering[scattering >= 0])
+    return bool(size[gathers][~of_shards].sum() <= _HARDLY_ANY * size[gathers].sum())
 
 
 def fused(calls: Rows) -> bool:

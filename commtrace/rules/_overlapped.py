@@ -27,7 +27,7 @@ from commtrace.rules._parameter_gathers import (
     is_one_unit,
     prefetch,
 )
-from commtrace.units import mb, percent
+from commtrace.units import counted, mb, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -110,7 +110,7 @@ def _asynchronously(run: Measures, calls: Called, op: str, rows: Int64) -> str:
         return _FSDP_REDUCES + ("" if in_half(run, rows) else _REDUCE_DTYPE)
     if behind and starts_late(run, rows):
         return _sooner(run, calls, op, rows)
-    which = f"the {held} of {count} {op} that hold up their device"
+    which = f"the {held:,} of {counted(count, op)} that hold up their device"
     return (
         f"start {which if 0 < held < count else op} asynchronously and wait for it only "
         "where its result is used; the trace does not show whether compute needs it at once"

@@ -19,6 +19,7 @@ from commtrace.rules._at_once import on_callers_stream, whose
 from commtrace.rules._backward import Hideable
 from commtrace.rules._between_hosts import to_compare
 from commtrace.rules._bound import doing_less, is_bound
+from commtrace.rules._drained import between_waits_ns
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, of_devices, operations_named
 from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
 from commtrace.rules._overlapped import overlapped
@@ -105,11 +106,18 @@ class Unsaved(Struct, frozen=True, eq=False):
         elif op is not None and is_bound(self.found):
             why = f"mostly {op}, and nearly all compute runs beside communication already"
             yield self._finding(op, why, doing_less(run, op))
-        elif op is not None and gathers_parameters(run, op):
+        elif op is not None and self._gathers_for_long(op):
             why = f"mostly {op} of parameters, longer than the compute that each is for"
             yield self._finding(op, why, doing_less(run, op))
         elif op is not None:
             yield from self._misplaced(op)
+
+    def _gathers_for_long(self, op: str) -> bool:
+        """Whether parameters are gathered that compute before the host's next wait could hide."""
+        if not gathers_parameters(self.run, op):
+            return False
+        between = between_waits_ns(self.run, op)
+        return between is None or worth_reporting(between, self.run, self.min_step_share)
 
     def beside_full_cores(self, why: str) -> Finding:
         """What is exposed where no core is idle; CannotLook where that is little."""

@@ -562,7 +562,7 @@ def test_who_computes_longer_in_every_step_runs_nothing_more() -> None:
 def test_who_computes_longer_from_some_step_on_runs_nothing_more() -> None:
     its = found(delayed(more_us=3000, since=6).trace(), "straggler")
     assert "rank 1 delays the last 6 of 12 steps by 3 ms, computing" in its.summary
-    assert "runs there the kernels that the others run, and no more" in its.advice
+    assert "what runs there is what runs on the others, and no more" in its.advice
     assert "clock rates" in its.advice
 
 

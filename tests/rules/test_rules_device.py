@@ -99,7 +99,7 @@ def test_only_the_calls_that_are_not_asynchronous_are_advised() -> None:
     for row in run.rows["collectives"][:3]:
         row["asynchronous"] = 0
     (finding,) = found(run.trace(), "exposed-communication")
-    assert "start the 3 of 10 all_reduce that hold up their device" in finding.advice
+    assert "start the 3 of 10 all_reduces that hold up their device" in finding.advice
 
 
 def of_late_launches(*, launched: int) -> Diagnosis:
