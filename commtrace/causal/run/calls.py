@@ -161,7 +161,10 @@ def calls(run: Measures) -> Calls:
     # A send or recv of gloo arrives with its call: `arrival` is that already.
     ahead = end - table.ints("duration_ns") - table.ints("start_ns")
     began = np.where(launch == NULL, arrival, launch + ahead)
-    op, of = table.coded("op"), op_and_dimension(run)
+    op = table.coded("op")
+    is_p2p = op.where(POINT_TO_POINT.__contains__)
+    # Siblings call alike; of a pipeline's each stage has its own.
+    of = op_and_dimension(run, None if is_p2p.any() else kin(run))
     size = telling_bytes(run, of)
     kind = fewest(codes(of, size))
     order = in_order(rank, thread, began)
@@ -182,7 +185,7 @@ def calls(run: Measures) -> Calls:
         is_root=matched(run).operations.ints("root")[waits.ints("operation")] == rank,
         from_root=op.where(FROM_ROOT.__contains__),
         to_root=op.where(TO_ROOT.__contains__),
-        is_p2p=op.where(POINT_TO_POINT.__contains__),
+        is_p2p=is_p2p,
         is_send=op.being("send"),
         on_cpu=table.coded("device").being("cpu"),
     ).taken(order)
