@@ -114,7 +114,7 @@ class Unsaved(Struct, frozen=True, eq=False):
 
     def _gathers_for_long(self, op: str) -> bool:
         """Whether parameters are gathered that compute before the host's next wait could hide."""
-        if not gathers_parameters(self.run, op):
+        if self._mostly_waits or not gathers_parameters(self.run, op):
             return False
         between = between_waits_ns(self.run, op)
         return between is None or worth_reporting(between, self.run, self.min_step_share)
