@@ -74,7 +74,9 @@ def test_what_has_no_cost_promises_no_saving() -> None:
 
 def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:
     other = replace(FINDING, rule="desync", summary="ranks disagree", cost_ns=0, confidence="low")
-    judged = verdict(FINDING, SYMPTOM, SYMPTOM, replace(SYMPTOM, rule="jitter"), other, GOOD)
+    late = replace(SYMPTOM, rule="device-late", summary=f"late on the device, {FINDING.summary}")
+    same = replace(SYMPTOM, rule="jitter", summary=FINDING.summary)
+    judged = verdict(FINDING, SYMPTOM, SYMPTOM, same, late, other, GOOD)
     shown = terminal.render(reported(make_trace, judged), Look(width=80))
     assert shown[shown.index("Findings") :].splitlines() == [
         "Findings",
@@ -82,7 +84,7 @@ def test_a_finding_its_cost_its_cure_and_its_symptoms(make_trace: Make) -> None:
         "   potential saving: up to 11 ms in all (11 % of step time)",
         "   high confidence · straggler",
         "   → look at its data loader",
-        "   related: host-late (2×), jitter",
+        "   related: host-late (2×), jitter, device-late (late on the device)",
         "",
         "2. ranks disagree",
         "   low confidence · desync",

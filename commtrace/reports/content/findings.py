@@ -86,17 +86,17 @@ def _with_symptoms(verdict: Verdict) -> list[list[Finding]]:
 
 
 def _related(cause: Finding, symptoms: list[Finding]) -> Iterator[str]:
-    """Each rule that the cause shows itself to, and what it says if that is something else."""
+    """Each rule that the cause shows itself to, and what it says beyond what the cause does."""
     count = Counter(symptom.rule for symptom in symptoms)
     for rule, times in count.items():
         first = next(symptom for symptom in symptoms if symptom.rule == rule)
         if times > 1:
             yield f"{rule} ({times}×)"
         else:
-            said = clause(clean(first.summary, 400))
+            said = clause(clean(first.summary.removesuffix(cause.summary).rstrip(", "), 400))
             if rule in _CURED:
                 said = f"{said} → {clean(first.advice, ADVICE)}"
-            yield rule if first.summary == cause.summary else f"{rule} ({said})"
+            yield f"{rule} ({said})" if said else rule
 
 
 def _place(finding: Finding) -> Iterator[str]:
