@@ -19,7 +19,6 @@ __all__ = [
     "Int64",
     "Signed",
     "among",
-    "before_first",
     "codes",
     "distinct",
     "fewest",
@@ -238,12 +237,6 @@ def least(number: Int64, values: Int64, count: int) -> Int64:
     found = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(found, number, values)
     return found
-
-
-def before_first(number: Int64, values: Int64, which: Bool) -> Bool:
-    """Whether each value lies below all of its number that are of some; of numbers without, not."""
-    first = least(number[which], values[which], int(number.max(initial=-1)) + 1)
-    return np.asarray((values < first[number]) & np.isin(number, number[which]))
 
 
 def most(number: Int64, values: Int64, count: int) -> Int64:

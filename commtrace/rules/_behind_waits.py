@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.causal.rank.moments import Moments
 from commtrace.metrics.rank.exposed_calls import exposed_ns
 from commtrace.metrics.rank.phases import launching_threads
+from commtrace.table import Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["behind_waits"]
 
-_NAMES = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpyAsync", "cudaMemcpy")
+_SYNCHRONISES = re.compile(r"(?:cuda|cu|hip)(?:Stream|Device|Ctx)Synchronize")
 """Not of events: FSDP limits so how many gathers are under way."""
 _LONG_NS = 50_000
 _SOON_NS = 300_000
@@ -31,8 +33,9 @@ def behind_waits(run: Measures, rows: Int64) -> str:
     by then all that could hide them is done.
     """
     calls, waits = run.rows("collectives", rows), run.rows("blocking_calls")
-    name = waits.coded("name")
-    long = np.flatnonzero(name.where(_NAMES.__contains__) & (waits.ints("duration_ns") >= _LONG_NS))
+    blocks = waits.coded("name").where(lambda name: _SYNCHRONISES.fullmatch(name) is not None)
+    blocks |= _copies_to_host(run, waits)
+    long = np.flatnonzero(blocks & (waits.ints("duration_ns") >= _LONG_NS))
     thread = launching_threads(run).values(rows)
     known = np.flatnonzero((calls.ints("launch_ns") != NULL) & (thread != NULL))
     if not long.size or not known.size:
@@ -49,6 +52,15 @@ def behind_waits(run: Measures, rows: Int64) -> str:
     names = waits.coded("name").take(last[behind]).decoded()
     most = Counter(names).most_common(1)[0][0]
     return (
-        f"the host waits for its GPU ({most}, as for .item() or .cpu()) right before it calls "
-        f"most of them, so that nothing is left to hide them: take these waits out of the step, or "
+        f"the host waits for its GPU ({most}, as for .item() or .cpu()) right before it calls most "
+        "of them, so that nothing is left to hide them: take these waits out of the step; else: "
     )
+
+
+def _copies_to_host(run: Measures, calls: Rows) -> Bool:
+    """Which of these calls launch a copy to the host."""
+    copies = run.rows("copies")
+    copies = copies.take(copies.coded("kind").being("DtoH"))
+    rank = np.append(copies.ints("rank"), calls.ints("rank"))
+    called = codes(rank, np.append(copies.ints("launch_ns"), calls.ints("start_ns")))
+    return np.isin(called[len(copies) :], called[: len(copies)])

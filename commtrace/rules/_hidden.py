@@ -27,6 +27,7 @@ from commtrace.rules._at_once import beside_compute, needed_at_once
 from commtrace.rules._backward import backward_alone_ns
 from commtrace.rules._drained import between_waits_ns
 from commtrace.rules._late_reductions import of_gradients_late
+from commtrace.rules._less import gathers_shards
 from commtrace.rules._parameter_gathers import gathers_parameters
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def hidden_ns(run: Measures, gain: float, min_step_share: float) -> tuple[float,
     can_wait, (most, _) = ~needed_at_once(run)[calls.row], most_exposed(run)
     gathers, most_ns, hides = None, np.inf, can_wait
     if most is not None and gathers_parameters(run, most):
-        gathers = can_wait & run.rows("collectives", calls.row).coded("op").being(most)
+        gathers = can_wait & gathers_shards(run)[calls.row]
         most_ns, hides = _most_ns(run, most), can_wait & ~_last_of_passes(run, gathers)
 
     def hidden(lag_ns: Lags) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, codes, least, most, numbered, sums
+from commtrace.arrays import NULL, Bool, Int64, codes, least, most, numbered, sums
 from commtrace.causal.critical_path import critical_path
 from commtrace.comms import POINT_TO_POINT, element_bytes
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -28,6 +28,7 @@ __all__ = [
     "asked",
     "fewer_bytes",
     "fused",
+    "gathers_shards",
     "in_half",
     "less",
     "longest",
@@ -153,12 +154,18 @@ def _has_splits(calls: Rows, operation: Int64) -> bool:
 
 def sharded(run: Measures) -> bool:
     """Whether groups that gather nearly all bytes also reduce_scatter: what ranks keep parts of."""
-    calls, groups = run.rows("collectives"), matched(run).matches.coded("communicator")
-    op, size = calls.coded("op"), calls.ints("size_bytes").clip(min=1)
+    calls = run.rows("collectives")
+    gathers, size = calls.coded("op").being("all_gather"), calls.ints("size_bytes")
+    others = gathers & ~gathers_shards(run)
+    known = not (size[others] == NULL).any()
+    return known and bool(size[others].sum() <= _HARDLY_ANY * size[gathers].clip(min=0).sum())
+
+
+def gathers_shards(run: Measures) -> Bool:
+    """Which ``collectives`` are all_gathers of a group that also reduce_scatters."""
+    op, groups = run.rows("collectives").coded("op"), matched(run).matches.coded("communicator")
     scattering = groups.codes[op.being("reduce_scatter")]
-    gathers = op.being("all_gather")
-    of_shards = np.isin(groups.codes[gathers], scattering[scattering >= 0])
-    return bool(size[gathers][~of_shards].sum() <= _HARDLY_ANY * size[gathers].sum())
+    return op.being("all_gather") & np.isin(groups.codes, scattering[scattering >= 0])
 
 
 def fused(calls: Rows) -> bool:

@@ -52,14 +52,14 @@ _TWICE = 1.5  # all_gathers for a reduce_scatter: in forward, and again in backw
 
 
 def gathers_parameters(run: Measures, op: str) -> bool:
-    """Whether an operation gathers what ranks keep parts of: FSDP says so, or in both passes.
+    """Whether an operation gathers what ranks keep parts of.
 
-    In forward and again in backward; gradients are reduced but once.
+    FSDP's labels say so; or it gathers in forward, and again in backward: half as much is reduced.
     """
     if op != "all_gather" or not sharded(run):
         return False
     gathers = int(run.rows("collectives").coded("op").being(op).sum())
-    return gathers >= _TWICE * _scatters(run) or _gathers(run)
+    return gathers >= _TWICE * _scatters(run) or _labels_gathers(run)
 
 
 def prefetch(run: Measures, calls: Called, rows: Int64) -> str:
@@ -80,7 +80,7 @@ def is_labelled(run: Measures) -> bool:
     return any(its.startswith(SHARDING_LABELS) for its in labels)
 
 
-def _gathers(run: Measures) -> bool:
+def _labels_gathers(run: Measures) -> bool:
     """Whether FSDP's ranges of gathers are in the trace."""
     labels = run.rows("steps").coded("label").occurring()
     return any(its.startswith(_GATHERS) for its in labels)

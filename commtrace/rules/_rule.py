@@ -148,7 +148,8 @@ def _numbers(rows: Rows | None) -> Int64 | None:
 def too(ranks: Collection[int], but: int, of: Measures) -> str:
     """For a finding's summary that names the worst of several ranks of a run: who has it, too."""
     others = [rank for rank in ranks if rank != but]
-    if len(others) > 1 and set(ranks) >= set(of.rows("ranks").ints("rank").tolist()):
+    known, size = of.rows("ranks").ints("rank"), of.rows("ranks").ints("world_size")
+    if len(others) > 1 and set(ranks) >= {*known.tolist(), *range(size.max(initial=0))}:
         return " (all other ranks, too)"
     return f" ({numbered('rank', others)}, too)" if others else ""
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, before_first, codes, distinct, first_rows, sums
+from commtrace.arrays import NULL, Float64, codes, distinct, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import Evidence, Finding, Note
+from commtrace.metrics.rank.run_ahead import launched_before
 from commtrace.metrics.run.sampled import is_sampled
 from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
@@ -61,10 +62,9 @@ class UnfitTrace(Rule, frozen=True):
         (5 GB/s): either they wait for these ranks, or the link is broken; over ``orphaned_pct`` of
         the kernels without their launch, but for what streams still run of before the recording;
         over ``early_pct`` of the GPU's events more than 10 us before their launch, which clocks
-        that agree do not show; a GPU that is idle for
-        ``min_step_share`` of the steps' time, over 1 ms each time, though the next event was
-        launched before it ran dry; and ranks' clocks so uncertain that ``clock_errors`` times their
-        error exceeds the time of a typical operation.
+        that agree do not show; a GPU that is idle for ``min_step_share`` of the steps' time, over
+        1 ms each time, though the next event was launched before it ran dry; and ranks' clocks so
+        uncertain that ``clock_errors`` times their error exceeds the time of a typical operation.
 
     Why it costs time
         It costs yours: waits across ranks, steps and overlap are then lower bounds or guesses, and
@@ -177,7 +177,7 @@ class UnfitTrace(Rule, frozen=True):
             return
         known = launch != NULL
         stream = codes(kernels.ints("rank"), kernels.coded("device").codes, kernels.ints("stream"))
-        orphaned = 100 * float((~known & ~before_first(stream, start, known)).mean())
+        orphaned = 100 * float((~known & ~launched_before(stream, start, known)).mean())
         if orphaned > self.orphaned_pct:
             yield self._finding(
                 run,

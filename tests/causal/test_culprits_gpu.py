@@ -470,3 +470,7 @@ def test_what_gpus_still_run_of_steps_before_the_recording_is_of_none_of_its_ste
     assert late.ranks == (1,)
     assert late.in_every
     assert late.steps_ns.tolist() == 6 * [200_000]
+    its = run_graph(ahead(1_200).trace())
+    edges, _ = its.transfers
+    assert (its.graph.time_ns[its.graph.target[edges]] > its.begin_ns).all()
+    assert edges.size == 6 * 3

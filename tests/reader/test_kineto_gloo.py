@@ -290,6 +290,42 @@ def test_the_flight_recorder_tells_group_and_number(read: Any, gloo: Any, off_ns
     assert lines == [f"train.py:{seq} in main" for seq in (7, 4, 5)]
 
 
+@pytest.mark.parametrize(
+    ("noted_us", "numbers"),
+    [
+        ((21.0,), [1, None]),  # soon behind the first call
+        ((80.0,), [None, None]),  # between both
+        ((199.0,), [None, 1]),
+        ((12.0, 21.0), [1, None]),  # the first has one of its own
+        ((21.0, 22.0), [None, None]),
+        ((260.0,), [None, None]),  # too late
+    ],
+)
+def test_an_entry_beside_two_calls_is_of_the_near_one(
+    read: Any, gloo: Any, noted_us: tuple[float, ...], numbers: list[int | None]
+) -> None:
+    entries = [
+        {
+            "profiling_name": "gloo:all_reduce",
+            "process_group": ["1", "x"],
+            "time_created_ns": round(1_000 * us),
+            "collective_seq_id": 1,
+        }
+        for us in noted_us
+    ]
+    found = read(
+        [
+            gloo.call("allreduce_", 15, [[[10]]]) | ({"ts": 10, "dur": 10}),
+            gloo.work("all_reduce", 30, 1, [10]),
+            gloo.call("allreduce_", 200, [[[10]]]),
+            gloo.work("all_reduce", 210, 1, [10]),
+        ],
+        distributedInfo=info(TWO),
+        commtrace={"flight_recorder": {"entries": entries}},
+    )
+    assert [row["seq"] for row in found.collectives] == numbers
+
+
 def test_a_peer_is_told_where_only_one_group_fits(read: Any, gloo: Any) -> None:
     """Of the groups (0, 1, 2, 3) and (0, 2) only the first has a rank 3; both have a rank 1."""
     trace = []

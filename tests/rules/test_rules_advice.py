@@ -13,8 +13,9 @@ from benchmarks.faults.loop import Loop
 from benchmarks.faults.workloads import everyone_computes, size_for
 from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
-from commtrace.metrics.rank.exposed_calls import asynchronous
+from commtrace.metrics.rank.exposed_calls import asynchronous, rows_of_operation
 from commtrace.rules import diagnose
+from commtrace.rules._behind_waits import behind_waits
 from commtrace.rules._late_reductions import in_one_bucket, starts_late
 from commtrace.rules._less import asked, fewer_bytes
 from commtrace.rules._overlapped import overlapped
@@ -834,9 +835,13 @@ def test_gathers_of_parameters_are_waited_for_however_early_they_are() -> None:
     assert "backward_prefetch" not in its.advice
 
 
-def test_gathers_one_behind_the_other_that_take_longer_than_compute_hide_behind_nothing() -> None:
+@pytest.mark.parametrize("and_a_loss", [False, True])
+def test_gathers_one_behind_the_other_that_take_longer_than_compute_hide_behind_nothing(
+    and_a_loss: bool,
+) -> None:
     """Four units of 1 ms, whose gathers of 2 ms all run from the beginning; then 3 ms backward."""
     run = Tiny(2)
+    run.groups |= {"loss": (0, 1)}
     for step, rank in product(range(6), range(2)):
         start = step * 12_100
         run.step(rank, step, start, 12_100)
@@ -846,6 +851,8 @@ def test_gathers_one_behind_the_other_that_take_longer_than_compute_hide_behind_
             run.collective(rank, "all_gather", at, 1_998, size=1 << 26, **host)
             run.kernel(rank, at + 2_000, 998, **host)
         run.kernel(rank, start + 9_010, 2_998, **host)
+        if and_a_loss:
+            run.collective(rank, "all_gather", start + 12_070, 9, size=64, group="loss", **host)
         run.collective(rank, "reduce_scatter", start + 12_010, 50, size=1 << 20, **host)
     its = found(run.trace(), "exposed-communication")
     assert its.cost_ns == 0
@@ -856,12 +863,21 @@ def test_gathers_one_behind_the_other_that_take_longer_than_compute_hide_behind_
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("cudaStreamSynchronize", True), ("cudaEventSynchronize", False)]
+    ("name", "lasts_us", "before_us", "thread", "said"),
+    [
+        ("cudaStreamSynchronize", 1_000, 10, 1, True),
+        ("hipDeviceSynchronize", 1_000, 10, 1, True),
+        ("cudaEventSynchronize", 1_000, 10, 1, False),  # FSDP limits its gathers so
+        ("cudaMemcpyAsync", 1_000, 10, 1, False),  # to the GPU
+        ("cudaStreamSynchronize", 20, 10, 1, False),  # there was nothing to wait for
+        ("cudaStreamSynchronize", 1_000, 900, 1, False),  # the host did much since
+        ("cudaStreamSynchronize", 1_000, 10, 2, False),
+    ],
 )
 def test_gathers_that_are_called_when_the_host_has_waited_hide_behind_nothing(
-    name: str, said: bool
+    name: str, lasts_us: float, before_us: float, thread: int, said: bool
 ) -> None:
-    """Each unit's result is read before the next one's gather is called; FSDP waits for events."""
+    """Each unit's result is read before the next one's gather is called."""
     run = Tiny(2)
     for step, rank in product(range(6), range(2)):
         start = step * 12_100
@@ -871,11 +887,12 @@ def test_gathers_that_are_called_when_the_host_has_waited_hide_behind_nothing(
             host = {"launch_ns": BASE_NS + 1000 * (at - 5)}
             run.collective(rank, "all_gather", at, 998, size=1 << 26, **host)
             run.kernel(rank, at + 1_000, 1_985, **host)
-            run.blocking_call(rank, name, at, 2_988)
+            waited = at - 5 - before_us - lasts_us
+            run.blocking_call(rank, name, waited, lasts_us, thread=thread)
         run.collective(rank, "reduce_scatter", start + 12_010, 50, size=1 << 20, **host)
-    its = found(run.trace(), "exposed-communication")
-    assert its.advice.startswith(f"the host waits for its GPU ({name}") == said
-    assert "forward_prefetch=True;" in its.advice
+    measures = run.trace()
+    rows = rows_of_operation(measures, "all_gather")
+    assert behind_waits(measures, rows).startswith(f"the host waits for its GPU ({name}") == said
 
 
 @pytest.mark.parametrize("reads", [True, False])

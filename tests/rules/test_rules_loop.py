@@ -20,6 +20,7 @@ from commtrace.reports.formats import markdown
 from commtrace.reports.formats import text as terminal
 from commtrace.rules import RULES, Rule, diagnose
 from commtrace.rules import _ask as _diagnose
+from commtrace.rules._rule import too
 from commtrace.run import Run
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace_tables import TABLES
@@ -382,3 +383,12 @@ def test_what_is_surer_and_saves_nearly_as_much_is_first(
     asked(monkeypatch, trace, more, sure)
     found = diagnose(trace, select=["launch-gap"]).findings
     assert found[0].rule == first
+
+
+def test_who_has_a_fault_too_is_said_in_short() -> None:
+    run = Tiny(3)
+    for rank in range(3):
+        run.kernel(rank, 0, 10)
+    assert too((0, 1, 2), 1, run.trace()) == " (all other ranks, too)"
+    assert too((0, 1), 1, run.trace()) == " (rank 0, too)"
+    assert not too((1,), 1, run.trace())

@@ -105,12 +105,13 @@ def test_parameters_are_gathered_once_for_an_update(
     )
 
 
-def test_what_is_gathered_behind_an_update_is_needed() -> None:
+@pytest.mark.parametrize("apart", [1, 10])
+def test_what_is_gathered_behind_an_update_is_needed(apart: int) -> None:
     """As weights that are handed to an engine: then none of the next step's gathers is."""
     run = Tiny(2)
     for step, rank in product(range(4), range(2)):
         at = step * 5000.0
-        run.step(rank, step, at, 5000)
+        run.step(rank, apart * step, at, 5000)
         launched = {"launch_ns": BASE_NS + 1000 * (step * 5000 + 10)}
         for op, took in (*4 * [("all_gather", 298)], ("reduce_scatter", 398), ("all_gather", 598)):
             run.collective(rank, op, at + 100, took, size=1 << 24, **launched)
@@ -778,6 +779,14 @@ def test_each_way_of_being_unfit_is_distinguished() -> None:
     assert "broke off" in told[0]
     assert "50 % of the kernels lack their launch" in told[1]
     assert "before their launch" in told[2]
+
+
+@pytest.mark.parametrize(("lost", "unfit"), [(range(6), False), (range(10, 16), True)])
+def test_what_gpus_still_run_of_before_makes_no_trace_unfit(lost: range, unfit: bool) -> None:
+    run = Tiny(1)
+    for i in range(20):
+        run.kernel(0, i * 100, 50, **({"launch_ns": None} if i in lost else {}))
+    assert bool(found(run.trace(), "unfit-trace")) == unfit
 
 
 @pytest.mark.parametrize(

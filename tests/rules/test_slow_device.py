@@ -6,6 +6,7 @@ import pytest
 
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.rules._slow_device import slower_at_updates
 from commtrace.synthetic import BASE_NS, Tiny
 
 ADAM = "multi_tensor_apply_kernel<FusedAdam>"
@@ -45,3 +46,9 @@ def test_updates_tell_a_slow_gpu_from_a_large_batch(
     assert finding.advice.startswith(f"rank 3: {said}")
     assert ("1.20 times" in finding.advice) == ("GPU is slower" in said)
     assert "nvidia-smi" in finding.advice
+
+
+def test_a_gpu_alone_with_one_other_is_slower_than_nobody_knows_what() -> None:
+    assert slower_at_updates(training((500, 600)), [1]) is None
+    assert slower_at_updates(training((500, 500, 600)), [2]) == pytest.approx(1.2)
+    assert slower_at_updates(training((500, 500, 500, 600)), [2, 3]) is None

@@ -33,6 +33,7 @@ WAKES_NS = 15_000
 Pairs = tuple[Int64, Int64]
 """Rows of ``DeviceWork`` that ended, and of what waited for each to start or resume."""
 
+_CLOCKS_NS = 10_000  # that of a GPU may be off by
 _AT_ONCE_NS = 100_000  # from recording its end: a wait later on is for what was called before
 _SYNCHRONISES = re.compile(r"(?:cuda|cu|hip)(?:\w+Synchronize|(?:Mem|Host)?Free)")
 _RETURNS = re.compile(r"\w+Async")
@@ -194,7 +195,7 @@ def resumptions(work: DeviceWork, calls: Rows, synchronisations: Rows) -> Resump
     copy = _pageable_copy(work, thread, start_ns)
     is_copy = copy >= 0
     # Some drivers return from a copy to pageable memory at once: what synchronises waits for it.
-    is_over = np.append(work.end_ns, NULL)[copy] <= end_ns + ROUNDING_NS
+    is_over = np.append(work.end_ns, NULL)[copy] <= end_ns + _CLOCKS_NS
     to_host = np.append(work.to_host, False)[copy] & is_over
     begins = is_copy & ~np.append(work.to_host, False)[copy]
     begins &= np.append(work.start_ns, NULL)[copy] < end_ns

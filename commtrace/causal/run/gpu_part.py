@@ -25,7 +25,7 @@ from commtrace.causal.run.builder import (
     WAIT,
     Builder,
 )
-from commtrace.causal.run.launch_order import Called, launched_ns
+from commtrace.causal.run.launch_order import LaunchOrder, launched_ns
 from commtrace.diagnosis import CannotLook
 from commtrace.metrics.run.run_clock import on_run
 from commtrace.table import Rows
@@ -87,7 +87,7 @@ def _add_rank(run: Measures, made: Builder, rank: int, rows: Int64) -> None:
     works_on = (kind == JOIN) & _late_return(its)
     kept = ~(is_run & communicates[its.edge_from]) & ~works_on
     launched, early = launched_ns(run, rank, tables, time, its)
-    called = Called.of(rows, launched[start[kernel]], _over_ns(run, rank, tables))
+    called = LaunchOrder.of(rows, launched[start[kernel]], _over_ns(run, rank, tables))
     segment = _segments(called, launched, its)
     segment[~np.isin(kind, OWN) & ~round_trips(its, communicates)] = -1
     segment[early[its.edge_from] | early[its.edge_to]] = -1  # of steps before those recorded
@@ -119,7 +119,7 @@ def _late_return(its: DeviceGraph) -> Bool:
 def _work_on(
     made: Builder,
     rank: int,
-    called: Called,
+    called: LaunchOrder,
     nodes: Int64,
     time: Int64,
     its: DeviceGraph,
@@ -134,7 +134,7 @@ def _work_on(
     made.edges(HOST, woken, nodes[target], its.edge_lag_ns[edges] - wakes, call)
 
 
-def _segments(called: Called, launched: Int64, its: DeviceGraph) -> Int64:
+def _segments(called: LaunchOrder, launched: Int64, its: DeviceGraph) -> Int64:
     """The call that each edge comes before, in the order in which the host launched all.
 
     Not in that of the device: what runs while another call waits is elsewhere on every rank.
@@ -178,7 +178,7 @@ def _begin(
     made: Builder,
     tables: Mapping[str, Rows],
     rank: int,
-    called: Called,
+    called: LaunchOrder,
     nodes: Int64,
     its: DeviceGraph,
 ) -> None:
@@ -211,7 +211,7 @@ def _end(
     made: Builder,
     tables: Mapping[str, Rows],
     rank: int,
-    called: Called,
+    called: LaunchOrder,
     nodes: Int64,
     time: Int64,
     its: DeviceGraph,

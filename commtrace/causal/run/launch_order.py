@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Bool, Int64, before_first, codes
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.causal.rank.device_graph import NODES, DeviceGraph
+from commtrace.metrics.rank.run_ahead import launched_before
 from commtrace.metrics.run.run_clock import on_run
-from commtrace.table import Rows
+from commtrace.table import Rows, joined
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Called", "launched_ns"]
+__all__ = ["LaunchOrder", "launched_ns"]
 
 _START = NODES.index("start")
 
 
-class Called(Struct, frozen=True):
+class LaunchOrder(Struct, frozen=True):
     """The calls of a rank as its host launched them in turn, until its steps were over."""
 
     rows: Int64
@@ -29,7 +30,7 @@ class Called(Struct, frozen=True):
     over_ns: int
 
     @classmethod
-    def of(cls, rows: Int64, launched_ns: Int64, over_ns: int) -> Called:
+    def of(cls, rows: Int64, launched_ns: Int64, over_ns: int) -> LaunchOrder:
         """Of rows of calls, those launched at once in the order given."""
         order = np.argsort(launched_ns, kind="stable")
         return cls(rows[order], launched_ns[order], over_ns)
@@ -55,15 +56,22 @@ def launched_ns(
     theirs whose launch is known: as much earlier as their device was behind its host then.
     """
     at: Int64 = time.copy()
-    launched, early = np.zeros((2, time.size), dtype=np.bool_)
-    for number, table in enumerate(("kernels", "copies")):
-        nodes = np.flatnonzero((its.node_kind == _START) & (its.node_table == number))
-        rows = tables[table].take(its.node_row[nodes])
-        stream = codes(rows.coded("device").codes, rows.ints("stream"))
-        known = rows.ints("launch_ns") != NULL
-        at[nodes[known]] = on_run(run, rank, rows.ints("launch_ns")[known])
-        launched[nodes] = known
-        early[nodes] = before_first(stream, time[nodes], known)
-    if early.any():
-        at[early] -= max(int(time[early].max() - at[launched].min()) + 1, 0)
+    starts = [
+        np.flatnonzero((its.node_kind == _START) & (its.node_table == table)) for table in (0, 1)
+    ]
+    works = [
+        tables[name].take(its.node_row[nodes])
+        for name, nodes in zip(("kernels", "copies"), starts, strict=True)
+    ]
+    nodes, device = np.concatenate(starts), joined([work.coded("device") for work in works])
+    launch, stream = (
+        np.concatenate([work.ints(name) for work in works]) for name in ("launch_ns", "stream")
+    )
+    known = launch != NULL
+    at[nodes[known]] = on_run(run, rank, launch[known])
+    before = launched_before(codes(device.codes, stream), time[nodes], known)
+    early = np.zeros(time.size, dtype=np.bool_)
+    early[nodes[before]] = True
+    if before.any():
+        at[early] -= max(int(time[early].max() - at[nodes[known]].min()) + 1, 0)
     return at, early

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes, distinct, first_rows, least, most
+from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows, least, most
 from commtrace.comms import POINT_TO_POINT
 from commtrace.metrics.run.waits import matched
 
@@ -19,20 +19,16 @@ __all__ = ["telling_bytes"]
 def telling_bytes(run: Measures, kind: Int64) -> Int64:
     """The largest size of the operation of each row of ``collectives``; 0 where it tells nothing.
 
-    Replicas whose texts are of unlike lengths call alike, in unlike sizes: those of a ``kind`` that
-    each rank calls as often in a step, though not all in the same sizes. Of stages, which send
-    messages, sizes tell what is of which.
+    Replicas whose texts are of unlike lengths call alike, in unlike sizes: those that not all have
+    of a ``kind`` that each rank calls as often in a step. Of stages, which send messages, sizes
+    tell what is of which.
     """
     table, size = run.rows("collectives"), _largest_bytes(run)
     if table.coded("op").where(POINT_TO_POINT.__contains__).any():
         return size
-    rank, in_step = table.ints("rank"), codes(kind, table.ints("step"))
-    of_all, sized_alike = _of_all(in_step, rank), _of_all(codes(in_step, size), rank)
-    kinds = int(kind.max(initial=-1)) + 1
-    as_often, unlike = np.ones(kinds, dtype=np.bool_), np.zeros(kinds, dtype=np.bool_)
-    as_often[kind[~of_all]] = False
-    unlike[kind[~sized_alike]] = True
-    return np.where((as_often & unlike)[kind], 0, size)
+    rank, step, sized = table.ints("rank"), table.ints("step"), codes(kind, size)
+    of_all, alike = (_of_all(codes(its, step), rank) | (step == NULL) for its in (kind, sized))
+    return np.where(~np.isin(kind, kind[~of_all]) & np.isin(sized, sized[~alike]), 0, size)
 
 
 def _largest_bytes(run: Measures) -> Int64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, codes, most, nth
+from commtrace.arrays import NULL, Bool, codes, distinct, most, nth
 from commtrace.metrics.run.elements import elements
 from commtrace.table import Rows
 
@@ -31,9 +31,11 @@ def regathered(rows: Rows, often: float = _AGAIN) -> Bool:
     found = np.zeros(len(rows), dtype=np.bool_)
     if not gathers[mine].any() or not reductions[mine].any():
         return found
-    until = step[mine] + _behind_the_last(rows.take(mine), reductions[mine])
-    in_window = until <= step[mine].max()
-    mine, until = mine[in_window], until[in_window]
+    which = np.searchsorted(distinct(step[mine]), step[mine])  # of those recorded: some may lack
+    until = which + _behind_the_last(rows.take(mine), reductions[mine])
+    # What the last update is gathered for is not recorded, nor may be what the first one was.
+    kept = (until <= which.max()) & ((until > 0) | gathers[mine][until == 0].any())
+    mine, until = mine[kept], until[kept]
     its, gathers = rows.take(mine), gathers[mine]
     whose = codes(its.ints("sequence"), elements(its))
     one = codes(whose, until)

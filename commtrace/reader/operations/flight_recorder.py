@@ -14,7 +14,7 @@ __all__ = ["Entry", "FlightRecorder"]
 
 
 _MOST_WITHIN = 1024  # operations of one call; more is damage, and would cost its square
-_APART_NS = 200_000
+_APART_NS = 30_000
 """How far the profiler's clock may be off: it is compared at both ends of a profile alone."""
 
 
@@ -65,43 +65,54 @@ class FlightRecorder:
             (entry for entry in parsed if entry is not None), key=lambda e: e.time_created_ns
         )
         self._times = [entry.time_created_ns for entry in self.entries]
-        self._strays: list[Entry] = []
+        self._beside: dict[tuple[int, int], Entry] = {}
 
     def know(self, calls: Iterable[tuple[int, int]]) -> None:
-        """When all of a rank's calls began and ended; entries in none of them may belong beside."""
-        inside: set[int] = set()
-        for start_ns, end_ns in calls:
-            inside.update(range(*self._places(start_ns, end_ns)))
-        self._strays = [entry for at, entry in enumerate(self.entries) if at not in inside]
+        """When all of a rank's calls began and ended; entries in none of them may belong beside.
+
+        To the nearest call, if that holds none and no other is nearly as near.
+        """
+        spans = sorted(calls)
+        held, strays, upto = set[tuple[int, int]](), list[Entry](), 0
+        for span in spans:
+            begin, end = self._places(*span)
+            if begin < end:
+                held.add(span)
+            strays += self.entries[upto:begin]
+            upto = max(upto, end)
+        strays += self.entries[upto:]
+        found: dict[tuple[int, int], list[Entry]] = {}
+        for entry in strays:
+            its = _nearest(spans, entry.time_created_ns)
+            if its is not None and its not in held:
+                found.setdefault(its, []).append(entry)
+        self._beside = {span: its[0] for span, its in found.items() if len(its) == 1}
 
     def within(self, start_ns: int, end_ns: int, ops: Collection[str | None]) -> list[Entry]:
         """The operations of these kinds that a call enqueued, in order.
 
-        Those noted while it ran; else the nearest that was noted beside it, and in no other call.
+        Those noted while it ran; else the one noted beside it (see ``know``).
         """
         begin, end = self._places(start_ns, end_ns)
-        return _of(self.entries[begin:end], ops) or self._beside(start_ns, end_ns, ops)
+        beside = self._beside.get((start_ns, end_ns))
+        found = self.entries[begin:end] or ([beside] if beside else [])
+        return [one for one in found if comms.canonical_operation(one.profiling_name) in ops]
 
     def _places(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         begin, end = bisect_left(self._times, start_ns), bisect_right(self._times, end_ns)
         return begin, min(end, begin + _MOST_WITHIN)
 
-    def _beside(self, start_ns: int, end_ns: int, ops: Collection[str | None]) -> list[Entry]:
-        def apart_ns(entry: Entry) -> int:
-            return max(start_ns - entry.time_created_ns, entry.time_created_ns - end_ns)
 
-        first = bisect_left(self._strays, start_ns - _APART_NS, key=_when)
-        last = bisect_right(self._strays, end_ns + _APART_NS, key=_when)
-        near = _of(self._strays[first : min(last, first + _MOST_WITHIN)], ops)
-        return [min(near, key=apart_ns)] if near else []
-
-
-def _when(entry: Entry) -> int:
-    return entry.time_created_ns
-
-
-def _of(entries: Iterable[Entry], ops: Collection[str | None]) -> list[Entry]:
-    return [one for one in entries if comms.canonical_operation(one.profiling_name) in ops]
+def _nearest(spans: list[tuple[int, int]], time_ns: int) -> tuple[int, int] | None:
+    """The span that a moment is soon before or behind, half as far from it as from any other."""
+    at = bisect_left(spans, (time_ns,))
+    near = sorted(
+        (max(start_ns - time_ns, time_ns - end_ns), (start_ns, end_ns))
+        for start_ns, end_ns in spans[max(at - 2, 0) : at + 2]
+    )
+    if not near or near[0][0] > _APART_NS:
+        return None
+    return near[0][1] if len(near) < 2 or 2 * near[0][0] < near[1][0] else None
 
 
 def _entry(item: Any) -> Entry | None:
