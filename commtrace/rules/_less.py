@@ -58,7 +58,7 @@ _ONE_BY_ONE = (
     "(scatter, gather, all_to_all)"
 )
 _ASK = {
-    "broadcast": "send what does not change from step to step once, before the loop",
+    "broadcast": "if it is the same in every step, send it once, before the loop",
     "all_gather": "all_reduce what is only summed, do not gather what each rank cuts its own part "
     "out of again, and gather what does not change once",
     "all_to_all": "send each rank only what it needs: chosen beforehand, with split sizes in place "

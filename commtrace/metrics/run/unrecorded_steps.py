@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SLOWED", "UNRECORDED_STEP", "Pace", "pace", "slowed"]
 
+_MEMORY = (
+    "recording also breaks up memory, which GLIBC_TUNABLES=glibc.malloc.tcache_count=1 may spare"
+)
 SLOWED = "slowed-by-recording"
 """The note's code."""
 UNRECORDED_STEP = "median step that is not recorded"
@@ -79,6 +82,8 @@ def slowed(run: Measures) -> tuple[Note, ...]:
     )
     if its.recorded_ns >= _FAR * its.unrecorded_ns:
         message += "; if the first steps also have more to do, record later ones (--start-step)"
+        if not len(run.rows("kernels")):
+            message += f"; {_MEMORY}"
     return (Note(SLOWED, message),)
 
 
