@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commtrace.arrays import distinct
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.run.called_in import in_backward
+from commtrace.metrics.run.whole import profiler_steps
 from commtrace.rules._less import OF_SHARDS, sharded
 from commtrace.units import counted, mb, ms, percent
 
@@ -32,7 +34,7 @@ _LARGER_UNITS = (
 _DELAYED = 1.5  # times the usual time: latency explains no such saving
 
 
-def follow_one_another(its: Rows, kinds: Sequence[SmallRows]) -> str:
+def follow_one_another(run: Measures, its: Rows, kinds: Sequence[SmallRows]) -> str:
     """What is to be said of operations of one name, of one or several groups alike."""
     most = max(kinds, key=lambda kind: kind.estimate_ns)
     taken = _time_taken(most.share, most.latency.ns, most.mean_ns, most.latency.assumed)
@@ -41,7 +43,11 @@ def follow_one_another(its: Rows, kinds: Sequence[SmallRows]) -> str:
     if not left:
         return f"{what} are of units far smaller than others, and {taken}: none is needed"
     at_most = "at most " * any(kind.paused for kind in kinds)
-    return f"{what} follow one another, and {taken}: {at_most}{left} would do"
+    would = f"{what} follow one another, and {taken}: {at_most}{left} would do"
+    steps = distinct(profiler_steps(run).ints("step")).size
+    if steps < 2:
+        return would
+    return f"{would}, {max(round(left / steps), 1)} in place of {len(its) / steps:.0f} in each step"
 
 
 def _sizes(its: Rows) -> str:

@@ -151,7 +151,7 @@ class LatencyBound(Rule, frozen=True):
         finding = self.finding(
             joining,
             summary="; ".join(
-                follow_one_another(_joining(known, alike), alike) for alike in by_name
+                follow_one_another(run, _joining(known, alike), alike) for alike in by_name
             )
             + unsure,
             streams=streams(joining, run),

@@ -243,6 +243,7 @@ class TestLatencyBound:
         many, one = self.steps(40, 8_000), self.steps(1, 40 * 8_000)
         (finding,) = found(many.trace(), "latency-bound")
         assert "240 all_reduces of 8 kB each follow one another" in finding.summary
+        assert finding.summary.endswith(": 6 would do, 1 in place of 40 in each step")
         # Each of 39 has its latency, and a microsecond for a tick; what is between them stays.
         latency_ns = 1e3 * (many.latency_us + 1)
         assert finding.cost_ns == pytest.approx(6 * 39 * latency_ns, rel=0.02)
