@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -182,3 +183,20 @@ def test_that_the_recording_failed_stands_above_what_is_found() -> None:
     failed = Note("failed-recording", "the recording failed: rank 1: ValueError:\nboom.")
     said = content.headline(replace(analysis, notes=(failed,)))
     assert "The recording failed: rank 1: ValueError: boom." in said
+
+
+@pytest.mark.parametrize(("behind_us", "said"), [(40, True), (90, False)])
+def test_that_recording_slowed_steps_by_far_stands_above_what_is_found(
+    behind_us: int, said: bool
+) -> None:
+    run = Tiny(2, backend="gloo")
+    for rank, step in product(range(2), range(4)):
+        run.step(rank, step, 100 * step, 100)
+        run.collective(rank, "all_reduce", 100 * step + 50, 50, size=1 << 20)
+    run.manifest = {
+        "ranks": [{"rank": rank, "unrecorded_steps_ns": [1_000 * behind_us] * 9} for rank in (0, 1)]
+    }
+    told = [line for line in content.headline(analysed(run)) if "Recording made" in line]
+    assert told == said * [
+        "Recording made steps 2.5 times as long: what takes long here may be that; see the notes."
+    ]

@@ -40,6 +40,16 @@ class Pace(NamedTuple):
         return self.unrecorded_ns <= _LITTLE * self.recorded_ns
 
     @property
+    def slowdown(self) -> float:
+        """How many times as long a recorded step is."""
+        return self.recorded_ns / self.unrecorded_ns
+
+    @property
+    def is_far_slower(self) -> bool:
+        """Whether what takes long in a recorded step may be the recording."""
+        return self.slowdown >= _FAR
+
+    @property
     def times(self) -> float:
         """How long an unrecorded step is, of a recorded one; 1 where it is no shorter."""
         return self.unrecorded_ns / self.recorded_ns if self.is_slowed else 1.0
@@ -73,14 +83,14 @@ def pace(run: Measures) -> Pace | None:
 def slowed(run: Measures) -> tuple[Note, ...]:
     """``slowed-by-recording``: recorded steps took over 1.1 times as long as those behind them."""
     its = pace(run)
-    if its is None or its.recorded_ns < _MUCH * its.unrecorded_ns:
+    if its is None or its.slowdown < _MUCH:
         return ()
     message = (
-        f"recording made steps {its.recorded_ns / its.unrecorded_ns:.2g} times as long: "
-        f"{ms(its.recorded_ns)}, and {ms(its.unrecorded_ns)} behind them (medians): hosts call "
-        "operators faster when nobody records them"
+        f"recording made steps {its.slowdown:.2g} times as long: {ms(its.recorded_ns)}, and "
+        f"{ms(its.unrecorded_ns)} behind them (medians): hosts call operators faster when nobody "
+        "records them"
     )
-    if its.recorded_ns >= _FAR * its.unrecorded_ns:
+    if its.is_far_slower:
         message += "; if the first steps also have more to do, record later ones (--start-step)"
         if not len(run.rows("kernels")):
             message += f"; {_MEMORY}"

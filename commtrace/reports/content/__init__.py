@@ -14,6 +14,7 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run import ranges as labels
 from commtrace.metrics.run.collectives import collectives_by_dimension
 from commtrace.metrics.run.sampled import is_sampled
+from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.metrics.run.unrecorded_work import UNRECORDED_WORK
 from commtrace.reports.content import alike, critical_path, ranges, tables, waiting
 from commtrace.reports.content.tables import Section, exposed_share, more
@@ -39,7 +40,8 @@ def headline(analysis: Analysis) -> list[str]:
 
     Where no path is known, why; the rank only if one stands out. What a recorded workload asked,
     and the answer, comes before what ran, and behind it that the recording failed, that files of
-    other runs are left out, and that ranks were recorded at different times.
+    other runs are left out, that ranks were recorded at different times, and that recording has
+    slowed their steps by far.
     """
     run, noted = analysis.run, {note.code for note in analysis.notes}
     path = critical_path.sentence(analysis.measures) or critical_path.lacking(analysis.measures)
@@ -50,6 +52,7 @@ def headline(analysis: Analysis) -> list[str]:
         *_failed(analysis.notes),
         *_left_out(analysis.notes),
         *([_in_common(run)] if RECORDED_APART in noted else []),
+        *_slowed(analysis.measures),
         clean(_exposure(devices(analysis.measures).dicts(), noted)),
         *filter(None, [path, waiting.straggler(analysis)]),
     ]
@@ -75,6 +78,15 @@ def _in_common(run: Summary) -> str:
     """That only a part of what was recorded is analysed, of which nobody may have thought."""
     what = f"Only the {duration(run.span_ns)} in which all ranks were recorded are analysed"
     return f"{what}: call commtrace.step() once in each round to mark the same steps on all."
+
+
+def _slowed(run: Measures) -> list[str]:
+    """That what takes long in the recorded steps may be their recording."""
+    its = pace(run)
+    if its is None or not its.is_far_slower:
+        return []
+    slower = f"Recording made steps {its.slowdown:.2g} times as long"
+    return [f"{slower}: what takes long here may be that; see the notes."]
 
 
 def what_ran(run: Summary) -> str:
