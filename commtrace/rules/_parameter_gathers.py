@@ -59,7 +59,7 @@ def gathers_parameters(run: Measures, op: str) -> bool:
     if op != "all_gather" or not sharded(run):
         return False
     gathers = int(run.rows("collectives").coded("op").being(op).sum())
-    return gathers >= _TWICE * _scatters(run) or _labels_gathers(run)
+    return gathers >= _TWICE * _scatters(run) or _has_label(run, _GATHERS)
 
 
 def prefetch(run: Measures, calls: Called, rows: Int64) -> str:
@@ -76,14 +76,13 @@ def prefetch(run: Measures, calls: Called, rows: Int64) -> str:
 
 def is_labelled(run: Measures) -> bool:
     """Whether FSDP's own ranges are in the trace."""
-    labels = run.rows("steps").coded("label").occurring()
-    return any(its.startswith(SHARDING_LABELS) for its in labels)
+    return _has_label(run, SHARDING_LABELS)
 
 
-def _labels_gathers(run: Measures) -> bool:
-    """Whether FSDP's ranges of gathers are in the trace."""
+def _has_label(run: Measures, begins: str | tuple[str, ...]) -> bool:
+    """Whether a range begins with one of these words."""
     labels = run.rows("steps").coded("label").occurring()
-    return any(its.startswith(_GATHERS) for its in labels)
+    return any(its.startswith(begins) for its in labels)
 
 
 def is_one_unit(run: Measures) -> bool:

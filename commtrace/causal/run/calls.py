@@ -25,7 +25,7 @@ from commtrace.arrays import (
     nth,
 )
 from commtrace.causal.run.fan_out import fanned_out
-from commtrace.causal.run.telling_bytes import telling_bytes
+from commtrace.causal.run.telling_bytes import largest_bytes, telling_bytes
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook
 from commtrace.few_bytes import Integers, if_one
@@ -163,9 +163,10 @@ def calls(run: Measures) -> Calls:
     began = np.where(launch == NULL, arrival, launch + ahead)
     op = table.coded("op")
     is_p2p = op.where(POINT_TO_POINT.__contains__)
-    # Siblings call alike; of a pipeline's each stage has its own.
-    of = op_and_dimension(run, None if is_p2p.any() else kin(run))
-    size = telling_bytes(run, of)
+    has_messages = bool(is_p2p.any())
+    # Siblings call alike. Of stages, which send messages, sizes tell what is of which.
+    of = op_and_dimension(run, None if has_messages else kin(run))
+    size = largest_bytes(run) if has_messages else telling_bytes(run, of)
     kind = fewest(codes(of, size))
     order = in_order(rank, thread, began)
     every = Calls(
@@ -192,7 +193,7 @@ def calls(run: Measures) -> Calls:
     packed = {**every.packed, "last_ns": Integers.of(_last(every))}
     flags = {name: if_one(getattr(every, name)) for name in _FLAGS}
     place = _nth_of_kind(codes(every.rank, every.step), every.kind)
-    if every.is_p2p.any():
+    if has_messages:
         peer = table.ints("peer")[order]
         place = _alike(every, peer, codes(op_and_dimension(run, kin(run)), size)[order])
         fanned, step = fanned_out(every, peer)
