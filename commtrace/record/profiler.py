@@ -97,14 +97,14 @@ class Profiler:
         self._running = False
         if not self._paused:
             self._end()
-        _synchronize()
         with OWN.not_now():
             self._profiler.stop_trace()
 
     def _end(self) -> None:
-        """Nothing that is called from here on counts."""
+        """Nothing that is called from here on counts; a device still runs what was called."""
         self.extras.stop()
         self.recorded_s = (time.time_ns() - self.began_ns) / 1e9
+        _synchronize()
 
     def events_per_s(self, since_ns: int) -> float | None:
         """How many events a second since then has left; None where nothing was recorded."""

@@ -338,10 +338,12 @@ class Window:
     def _save(self, why_partial: str | None, *, over: bool) -> None:
         whole = self._stage not in (_Stage.RECORDING, _Stage.ENDING)
         self._unmark()
+        if not why_partial:
+            # While all are here: what was recorded takes one rank seconds longer to gather.
+            self._profiler.pause()
+            self._meeting.read()
         self._profiler.stop()
         self._in_flight.ignore()
-        if not why_partial:
-            self._meeting.read()
         self._stage = _Stage.OVER
         if not self._profiler.has_recorded:
             self._meeting.close()

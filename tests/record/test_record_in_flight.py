@@ -96,3 +96,37 @@ def test_messages_that_nobody_waits_for_hold_nobody_up(tmp_path: Path) -> None:
     sends = matched(run.measures).operations
     assert len(sends) == 8 * 8
     assert sends.ints("transfer_ns").max() < 500_000_000
+
+
+SLOW_TO_GATHER = """
+import time
+import torch
+import torch.distributed as dist
+import commtrace
+
+dist.init_process_group("gloo")
+stop = torch.profiler.profile.stop_trace
+
+def slowly(self):
+    time.sleep(3 * dist.get_rank())
+    stop(self)
+
+value = torch.ones(8)
+for step in range(16):
+    if step == 6:  # within the window
+        torch.profiler.profile.stop_trace = slowly
+    dist.all_reduce(value)
+    commtrace.step()
+dist.destroy_process_group()
+"""
+
+
+def test_clocks_are_compared_before_what_was_recorded_is_gathered(tmp_path: Path) -> None:
+    """One rank may have recorded ten times as much as another, who would wait for it."""
+    program = tmp_path / "program.py"
+    program.write_text(SLOW_TO_GATHER)
+    folder = tmp_path / "traces"
+    record_program([str(program)], plan=Plan(first=5, steps=8), world_size=2, out=folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert len([its for its in manifest["clock_probe"] if its["rank"] == 1]) == 2
+    assert "recorder-waited" not in {note.code for note in load(folder, cache=False).notes}
