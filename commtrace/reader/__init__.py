@@ -30,6 +30,7 @@ from commtrace.reader.check_run import (
 from commtrace.reader.common_time import in_common_time
 from commtrace.reader.cycles import one_row_each, pauses, with_own_steps
 from commtrace.reader.files import find
+from commtrace.reader.lone_steps import without_lone_steps
 from commtrace.reader.lost_base import with_lost_bases
 from commtrace.reader.names import ranks_in_names
 from commtrace.reader.recordings import ranks_by_order
@@ -100,8 +101,9 @@ def read(
     parts, empty = without_empty(_numbered(parts, read_all))
     parts, strangers = one_recording(with_lost_bases(parts))
     notes += copies + empty + strangers + run_notes(parts)
-    parts, apart = in_common_time(with_own_steps(parts))
-    notes += apart
+    parts, lone = without_lone_steps(with_own_steps(parts))
+    parts, apart = in_common_time(parts, stepless=bool(lone))
+    notes += lone + apart
     for part in parts:
         notes += part.notes
     paused = pauses(parts)

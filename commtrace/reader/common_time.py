@@ -27,10 +27,13 @@ _MOSTLY = 0.5  # of the longest recording
 _Window = tuple[int, int]
 
 
-def in_common_time(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[Note]]:
+def in_common_time(
+    parts: Sequence[RankTrace], *, stepless: bool = False
+) -> tuple[list[RankTrace], list[Note]]:
     """The parts, cut to what all have in common if that is less than half of the longest; a note.
 
     Of one host only, whose ranks have one clock, and where some steps are within that time whole.
+    A ``stepless`` run's parts are cut whatever they have in common.
     """
     windows = {part.rank: when for part in parts if (when := window(part))}
     hosts = {host(part) for part in parts}
@@ -40,9 +43,9 @@ def in_common_time(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[No
     longest = max(lasts, key=lambda rank: lasts[rank])
     common = max(start for start, _ in windows.values()), min(end for _, end in windows.values())
     together = common[1] - common[0]
-    if together >= _MOSTLY * lasts[longest] or not any(
-        _whole(part, common).any() for part in parts
-    ):
+    apart = together < _MOSTLY * lasts[longest]
+    apart &= any(_whole(part, common).any() for part in parts)
+    if together <= 0 or not (apart or stepless):
         return list(parts), []
     shortest = min(lasts, key=lambda rank: lasts[rank])
     message = (

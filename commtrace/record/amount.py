@@ -9,7 +9,7 @@ from itertools import pairwise
 __all__ = ["EVENTS", "LEAST", "MOST", "WITHIN_S", "StepsBefore", "amount", "lengthened"]
 
 LEAST, MOST = 3, 8
-_FURTHEST = 64
+_FURTHEST = 512
 WITHIN_S = 10.0
 EVENTS = 2_000_000
 """Of one rank. Each takes about a kilobyte of its memory, and 10 µs to be written."""
@@ -37,7 +37,7 @@ def lengthened(
 ) -> int:
     """So many steps in all that eight communicate, where less than half of those recorded do.
 
-    As where an optimizer steps several times for what was exchanged once. 64 at most, in the same
+    As where an optimizer steps several times for what was exchanged once. 512 at most, in the same
     time and events; ``took_s`` is how long those recorded took. No more where it is unknown, None,
     how many communicate.
 
