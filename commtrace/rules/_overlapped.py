@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, Int64, codes
+from commtrace.arrays import Bool, Int64, codes
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.rank.exposed_calls import Called, rows_of_operation
 from commtrace.quantiles import median
@@ -90,7 +90,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
         return _AT_ONCE[needs]
     first = behind_waits(run, rows)
     if gathers_parameters(run, op):
-        return first + prefetch(run, calls, rows)
+        return first + prefetch(run, calls)
     what = _sooner if holds_none else _asynchronously
     return first + what(run, calls, op, rows)
 
@@ -98,7 +98,7 @@ def overlapped(run: Measures, calls: Called, op: str, *, starved: bool) -> str:
 def _asynchronously(run: Measures, calls: Called, op: str, rows: Int64) -> str:
     """What to do about an operation some of whose calls hold up their device, or none is known."""
     count, held = len(calls.phase), int((~calls.asynchronous).sum())
-    behind = _is_of_backward(run, calls, rows)
+    behind = _is_of_backward(run, calls)
     # What backward's own thread calls when it is over holds up nothing that it could run beside.
     if held and not behind and of_gradients_late(run, op):
         return (
@@ -119,7 +119,7 @@ def _asynchronously(run: Measures, calls: Called, op: str, rows: Int64) -> str:
 
 def _sooner(run: Measures, calls: Called, op: str, rows: Int64) -> str:
     """What to do about an operation that holds up nothing, and is exposed all the same."""
-    behind = _is_of_backward(run, calls, rows)
+    behind = _is_of_backward(run, calls)
     if behind and not _is_of_layers(run, op, rows):
         least = in_half(run, rows) or small(run, [op])
         fewer = "" if least else ", or fewer bytes (bf16 gradients)"
@@ -132,10 +132,9 @@ def _sooner(run: Measures, calls: Called, op: str, rows: Int64) -> str:
     )
 
 
-def _is_of_backward(run: Measures, calls: Called, rows: Int64) -> bool:
-    """Whether all of its calls that are no scalars run in backward."""
-    launched = rows[run.rows("collectives", rows).ints("launch_ns") != NULL]
-    large = _are_large(run, launched if launched.size else rows)
+def _is_of_backward(run: Measures, calls: Called) -> bool:
+    """Whether all of these calls that are no scalars run in backward."""
+    large = _are_large(run, calls.rows)
     return len(calls.phase) > 0 and bool(calls.phase.being("backward")[large].all())
 
 

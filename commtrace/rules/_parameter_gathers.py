@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Int64
 from commtrace.metrics.rank.exposed_calls import Called, exposed_ns
 from commtrace.rules._less import sharded, small
 
@@ -62,9 +61,9 @@ def gathers_parameters(run: Measures, op: str) -> bool:
     return gathers >= _TWICE * _scatters(run) or _has_label(run, _GATHERS)
 
 
-def prefetch(run: Measures, calls: Called, rows: Int64) -> str:
+def prefetch(run: Measures, calls: Called) -> str:
     """What to do about gathers of parameters, in the passes in which they are exposed."""
-    exposed = exposed_ns(run, rows)
+    exposed = exposed_ns(run, calls.rows)
     share = float(exposed[calls.phase.being("backward")].sum() / max(int(exposed.sum()), 1))
     backward = share > _LITTLE
     meant = slice(0 if share < 1 - _LITTLE else 1, 2 if backward else 1)

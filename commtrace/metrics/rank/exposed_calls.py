@@ -61,8 +61,9 @@ def rows_of_operation(run: Measures, op: str) -> Int64:
 
 
 class Called(NamedTuple):
-    """Of each call of an operation whether it holds up no device, and its phase."""
+    """Rows of ``collectives``, and of each whether it holds up no device, and its phase."""
 
+    rows: Int64
     asynchronous: Bool
     phase: Coded
 
@@ -84,7 +85,7 @@ def asynchronous(run: Measures, op: str | None) -> Called:
     share = np.bincount(kind, _beside(calls, run)) / np.bincount(kind)
     recorded, runs_beside = calls.ints("asynchronous"), share[kind] >= _BESIDE
     shows = (recorded == NULL) | ~calls.coded("device").being("cpu")
-    return Called((recorded == 1) | (shows & runs_beside), phase)
+    return Called(mine, (recorded == 1) | (shows & runs_beside), phase)
 
 
 def _beside(calls: Rows, run: Measures) -> Bool:
