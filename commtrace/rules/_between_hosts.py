@@ -32,6 +32,11 @@ __all__ = [
 
 FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
 _USUAL = 10  # times: DGX have 230 GB/s and 25 of A100, 360 to 450 and 50 of H100
+_ETHERNET_GB_S = 3.125  # 25 Gbit/s
+_SOCKETS = (
+    ", and see with NCCL_DEBUG=INFO whether it goes over the network meant for it: sockets over "
+    "Ethernet (NET/Socket) are as slow"
+)
 _LARGE_BYTES = 1_000_000  # of smaller ones a latency takes most of the time
 
 
@@ -121,7 +126,9 @@ def to_compare(run: Measures, op: str) -> str:
     if not on_links.size:
         return ""
     usual = rate(median(on_links))
-    return f"; {op} has {usual} GB/s (busbw): compare with nccl-tests on these GPUs"
+    said = f"; {op} has {usual} GB/s (busbw): compare with nccl-tests on these GPUs"
+    slow = between.size > 0 and median(between) < _ETHERNET_GB_S
+    return said + (_SOCKETS if slow else "")
 
 
 def large_operations(run: Measures) -> Rows | None:

@@ -12,6 +12,7 @@ from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
 from commtrace.rules._exposed import Devices
 from commtrace.rules._less import OF_SHARDS, asked, less, sharded
+from commtrace.rules._parameter_gathers import ONE_UNIT, is_one_unit
 from commtrace.units import percent
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def doing_less(run: Measures, op: str) -> str:
     of_shards = op in OF_SHARDS and sharded(run)
     keep = _keeping(run) if of_shards else ""
     hybrid = _HYBRID if of_shards and _shards_across_hosts(run, op) else ""
-    return f"{asked(run, op)}{keep}{hybrid}{less(run, op)}"
+    one_unit = f"{ONE_UNIT}; " if of_shards and is_one_unit(run) else ""
+    return f"{asked(run, op)}{one_unit}{keep}{hybrid}{less(run, op)}"
 
 
 def _keeping(run: Measures) -> str:

@@ -171,6 +171,20 @@ def regathered(needless: Rows) -> Said:
     )
 
 
+def frozen(needless: Rows) -> Said:
+    step = codes(needless.ints("rank"), needless.ints("step"))
+    return Said(
+        "parameters of which hardly any has a gradient are gathered in every step, as of a model "
+        "that is frozen but for adapters",
+        Evidence("gathered", median(np.bincount(step)), "times a step", 0),
+        ("parameters that are trained: not a tenth as many elements are reduced",),
+        "leave the frozen model whole on each GPU if memory has room (DDP or ZeRO-2 for what is "
+        "trained; frozen weights in 8 or 4 bits), or keep what forward gathered for backward "
+        "(reshard_after_forward=False)",
+        "medium",
+    )
+
+
 def whole(needless: Rows) -> Said:
     step = codes(needless.ints("rank"), needless.ints("step"))
     return Said(

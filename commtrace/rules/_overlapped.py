@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Bool, Int64, codes
+from commtrace.arrays import NULL, Bool, Int64, codes
 from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.rank.exposed_calls import Called, rows_of_operation
 from commtrace.quantiles import median
@@ -64,7 +64,8 @@ _PAIRED = (
     "; where it is of activations that are gathered (tensor parallelism), let a row-wise layer "
     "follow each column-wise one: one all_reduce does for both"
 )
-_MANY, _SMALL_BUCKET_BYTES = 32, 4_000_000  # of DDP's a step; its own are of 25 MiB
+# Of DDP's a step; its own are of 25 MiB.
+_MANY, _SMALL_BUCKET_BYTES, _LARGE_BUCKET_BYTES = 32, 4_000_000, 100_000_000
 _SCALARS = 1e-5  # of the largest call's bytes
 
 
@@ -178,8 +179,11 @@ def _left(run: Measures, rows: Int64) -> str:
 
 
 def _in_each_step(calls: Rows) -> Int64:
-    """How many each rank calls in each step."""
-    return np.bincount(codes(calls.ints("rank"), calls.ints("step")))
+    """How many each rank calls in each step; of a run without steps in all of it."""
+    step = calls.ints("step")
+    of_steps = step != NULL
+    some = of_steps if of_steps.any() else ~of_steps
+    return np.bincount(codes(calls.ints("rank")[some], step[some]))
 
 
 def _options(run: Measures, op: str, rows: Int64) -> str:
@@ -190,6 +194,8 @@ def _options(run: Measures, op: str, rows: Int64) -> str:
         return _REPLICATED
     calls = run.rows("collectives", rows)
     count, size = median(_in_each_step(calls)), median(calls.ints("size_bytes"))
+    if count == 1 and size > _LARGE_BUCKET_BYTES:
+        return "smaller buckets (bucket_cap_mb)"
     if count < _MANY or not 0 < size < _SMALL_BUCKET_BYTES:
         return _DDP
     return f"larger buckets (bucket_cap_mb: each step has {count:.0f}, of {mb(size)})"

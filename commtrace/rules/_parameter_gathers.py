@@ -85,15 +85,16 @@ def _has_label(run: Measures, begins: str | tuple[str, ...]) -> bool:
 
 
 def is_one_unit(run: Measures) -> bool:
-    """Whether FSDP gathers for the model as a whole only: each unit below has a label of its own.
+    """Whether FSDP gathers for the model as a whole only: each unit has a label of its own.
 
     https://github.com/pytorch/pytorch/blob/main/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py
     With FSDP1 the forward pass of each unit below is a range within the model's.
     """
     steps = run.rows("steps")
     labels = steps.coded("label").occurring()
-    if _GATHERS in labels:
-        return not any(its.startswith(f"{_GATHERS} (") for its in labels)
+    units = [its for its in labels if its == _GATHERS or its.startswith(f"{_GATHERS} (")]
+    if units:
+        return len(units) == 1
     passes = steps.take(steps.coded("label").being(_FSDP1))
     start = passes.ints("start_ns")
     in_order = np.lexsort((start, passes.ints("rank")))

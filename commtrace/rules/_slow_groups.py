@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import Bool, Float64, Int64, codes, first_rows, rows_by
+from commtrace.arrays import Bool, Float64, Int64, codes, distinct, first_rows, rows_by
 from commtrace.comms import EVEN, members
 from commtrace.metrics.run.bandwidth import on_gpus, served
 from commtrace.metrics.run.group_dimensions import dimensions_of
@@ -79,7 +79,7 @@ def slow_groups(run: Measures, min_count: int, min_ratio: float) -> list[SlowGro
     every = _siblings(run, min_count)
     if not every.family.size:
         return None
-    each = (every.take(every.family == number) for number in range(every.family.max() + 1))
+    each = (every.take(every.family == number) for number in distinct(every.family))
     found = [its for its in (_standing_out(some, run, min_ratio) for some in each) if its]
     slow = {group for its in found for group in its.groups}
     fast = _ranks({*every.operations.coded("communicator").occurring()} - slow)

@@ -22,6 +22,7 @@ from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.averaged_again import averaged_again
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
+from commtrace.metrics.run.frozen_gathers import gathers_of_frozen
 from commtrace.metrics.run.gathered_logits import gathered_logits
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
 from commtrace.metrics.run.known_already import sent_again, sent_always
@@ -53,7 +54,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Sixteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Seventeen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, by DDP, FSDP, or the program itself right behind each backward
         pass, though the last of the accumulation reduces the same sizes again. Gradients that a
         pass reduces for another model's optimizer, whose own pass reduces the same sizes and
@@ -69,7 +70,9 @@ class Redundant(Rule, frozen=True):
         between the two. Broadcasts of one root, of the same three sizes or more in every step of a
         group that averages gradients, where the root gets nothing that the others do not, nor works
         longer before. All_gathers of as many elements as FSDP reduce_scatters, three for each such
-        or more: parameters that no update has changed since the last. All_gathers of other sizes in
+        or more: parameters that no update has changed since the last. All_gathers in forward and
+        backward, many each, of ten times as many elements as a rank reduces in all: parameters of a
+        frozen model, whose adapters alone are trained. All_gathers of other sizes in
         the same group that hold in a step as many elements as it reduce_scatters, or half as many
         in the type of the reductions, which FSDP's units are not gathered in: whole parameters or
         gradients, one by one; not beside an inference engine's kernels. Objects that one rank sends
@@ -139,6 +142,7 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_again, rows.take(again)),
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, _regathered(rows, repeated)),
+            (_needless.frozen, rows.take(gathers_of_frozen(rows))),
             # An engine that generates in the same processes is handed whole parameters.
             (_needless.whole, rows.take(gathered_whole(rows) & (not serves(run)))),
             (_needless.objects, rows.take(same)),
@@ -155,7 +159,7 @@ class Redundant(Rule, frozen=True):
                 cost = min(cost, _cost_ns(run, found, edit, late))
             if worth_reporting(cost, run, self.min_step_share):
                 its = self._finding(run, say(found), found, _operations(found).size, cost)
-                yield replace(its, spares_memory=say is _needless.regathered)
+                yield replace(its, spares_memory=say in _SPARE_MEMORY)
 
     def _finding(
         self, run: Measures, said: _needless.Said, needless: Rows, count: int, cost_ns: int
@@ -233,6 +237,7 @@ def _regathered(rows: Rows, repeated: Rows) -> Rows:
     return others.take(regathered(others))
 
 
+_SPARE_MEMORY = (_needless.regathered, _needless.frozen)
 _EDITS = {
     _needless.barrier: not_waited_in,
     _needless.at_messages: not_waited_in,

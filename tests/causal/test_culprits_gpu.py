@@ -142,6 +142,24 @@ def test_so_are_two_of_four_where_all_are_stairs(
     assert [its.ranks for its in culprits(run.trace(), 0.05).found] == named
 
 
+@pytest.mark.parametrize("is_stair", [True, False])
+def test_ranks_of_each_group_are_a_stair(is_stair: bool) -> None:
+    """Two rings of contexts, of which each rank takes 1 ms longer than the one before; or by 4."""
+    run = Tiny(ranks=16)
+    rings = [(*range(first, first + 4), *range(first + 8, first + 12)) for first in (0, 4)]
+    run.groups = {"0": tuple(range(16)), **{f"cp:{nth}": its for nth, its in enumerate(rings)}}
+    for step, nth, place in product(range(6), range(2), range(8)):
+        rank, begun = rings[nth][place], 10_000 * step
+        more = 1_000 * (1 + (place if is_stair else 4 * (place // 4)))
+        run.step(rank, step, begun, 10_000)
+        run.kernel(rank, begun + 10, more)
+        its = {"launch_ns": at(begun + 15), "group": f"cp:{nth}", "size": 1 << 26}
+        run.collective(rank, "all_reduce", begun + 20 + more, 9_000 - more, **its)
+        run.collective(rank, "all_reduce", begun + 9_100, 100, size=1 << 26)
+    found = culprits(run.trace(), 0.05).found
+    assert [its.graded for its in found] == [is_stair]
+
+
 @pytest.mark.parametrize(("computes", "each_ms"), [(False, 4), (True, 3)])
 def test_pauses_in_turn_vanish_and_work_in_turn_is_shared(computes: bool, each_ms: float) -> None:
     """Of four ranks another takes 4 ms longer in each step: its host, or its GPU for more work."""

@@ -68,6 +68,21 @@ def test_a_saving_is_said_per_step_and_in_all(end_ns: int, weighed: Any, said: s
     assert texts(judged)[0].lines[0] == saving(found, judged)
 
 
+@pytest.mark.parametrize(
+    ("cost_ns", "on_top_ns", "said"),
+    [
+        (0, 40_000_000, "none before what delays the run more is mended, then up to 40 ms in all"),
+        (3_000_000, 40_000_000, "next to none before what delays the run more is mended, then up"),
+        (5_000_000, 40_000_000, "up to 5 ms"),
+    ],
+)
+def test_what_hides_behind_others_saves_when_these_are_mended(
+    cost_ns: int, on_top_ns: int, said: str
+) -> None:
+    its = replace(FINDING, cost_ns=cost_ns, cost_on_top_ns=on_top_ns)
+    assert (saving(its, verdict()) or "").startswith(f"potential saving: {said}")
+
+
 def test_what_has_no_cost_promises_no_saving() -> None:
     assert saving(replace(FINDING, cost_ns=0), verdict()) is None
 

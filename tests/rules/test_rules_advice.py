@@ -128,6 +128,13 @@ def test_gradients_that_start_together_at_the_end_are_to_start_earlier(
     assert told in late[0].advice
 
 
+@pytest.mark.parametrize("lost", [0, 2])
+def test_one_bucket_of_all_gradients_is_to_be_several(lost: int) -> None:
+    """Also where the launches of some, and so their steps, are lost."""
+    (late,) = late_gradients(1, "exposed-communication", size=1 << 27, lost=lost)
+    assert "of 134 MB, when backward is over: try smaller buckets (bucket_cap_mb)" in late.advice
+
+
 def test_fewer_bytes_are_no_remedy_for_gradients_that_start_too_late() -> None:
     """Nor for another loss: what needs neither comes first where it saves more."""
     late, large = late_gradients(1, "exposed-communication", "full-precision-payload", size=1 << 26)
@@ -202,8 +209,12 @@ def late_gradients(
     size: int = 1 << 20,
     forward: str = "forward",
     asynchronous: int | None = 1,
+    lost: int = 0,
 ) -> list[Finding]:
-    """In each step 1 ms of backward, then 0.9 ms of all_reduces in some calls, then an update."""
+    """In each step 1 ms of backward, then 0.9 ms of all_reduces in some calls, then an update.
+
+    The launches of the all_reduces of the first steps may be ``lost``.
+    """
     run = Tiny(ranks=2)
     for rank, i in product((0, 1), range(10)):
         start = 3000 * i
@@ -215,7 +226,9 @@ def late_gradients(
         for call in range(calls):
             its: dict[str, Any] = {"size": size, "asynchronous": asynchronous}
             begin, took = start + 1000 + 900 / calls * call, 900 / calls
-            run.collective(rank, "all_reduce", begin, took, launch_ns=called[1 + call], **its)
+            its["launch_ns"] = called[1 + call]
+            its |= {"launch_ns": NULL, "step": NULL} if i < lost else {}
+            run.collective(rank, "all_reduce", begin, took, **its)
         run.kernel(rank, start + 1900, 1000, launch_ns=called[-1])
     return list(diagnose(run.trace(), select=rules).findings)
 
@@ -270,6 +283,23 @@ def test_operations_that_are_far_slower_between_hosts_tell_of_the_network(
     advice = found(run.trace(), "exposed-communication").advice
     assert ("between hosts it runs at 2.62 GB/s" in advice) == told
     assert ("all_reduce has 3.93 GB/s (busbw): compare with" in advice) != told
+    assert ("NET/Socket" in advice) != told
+
+
+@pytest.mark.parametrize(("hosts", "size", "told"), [(2, 1, True), (2, 4, False), (1, 1, False)])
+def test_a_network_no_faster_than_ethernet_may_be_reached_by_sockets(
+    hosts: int, size: int, told: bool
+) -> None:
+    """All_reduces of so many MB in 400 us."""
+    run = Tiny(ranks=2, hosts=("a", "b")[:hosts])
+    for rank, i in product(range(2), range(10)):
+        start = 2000 * i
+        run.kernel(rank, start, 100)
+        its = {"size": size << 20, "launch_ns": BASE_NS + 1000 * (start + 5)}
+        run.collective(rank, "all_reduce", start + 100, 400, **its)
+        run.kernel(rank, start + 500, 400, launch_ns=BASE_NS + 1000 * (start + 10))
+    advice = found(run.trace(), "exposed-communication").advice
+    assert ("NET/Socket" in advice) == told
 
 
 @pytest.mark.parametrize(
@@ -394,7 +424,9 @@ def _advice_where_gathers_are_waited_for(labels: Sequence[tuple[int, int, str]])
     return found(run.trace(), "exposed-communication").advice
 
 
-@pytest.mark.parametrize(("units", "told"), [(("",), True), (("", " (blocks.0)"), False)])
+@pytest.mark.parametrize(
+    ("units", "told"), [(("",), True), ((" (root)",), True), (("", " (blocks.0)"), False)]
+)
 def test_a_model_that_is_one_unit_is_to_be_sharded_by_blocks(
     units: tuple[str, ...], told: bool
 ) -> None:

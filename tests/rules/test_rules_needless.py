@@ -1198,6 +1198,41 @@ def test_what_fsdp2_does_not_call_its_reductions_is_none() -> None:
     assert not found(fsdp2((0, 1, 2, 3), annotated=False), "redundant")  # sequence parallelism
 
 
+# redundant: a frozen model's parameters
+
+
+@pytest.mark.parametrize(
+    ("layers", "reduced", "in_backward", "told"),
+    [
+        (6, 1 << 20, True, True),
+        (6, 1 << 24, True, False),  # trained: as many gradients as a third of the parameters
+        (3, 1 << 20, True, False),  # few: two tensors of which each rank has a part, say
+        (6, 1 << 20, False, False),  # gathered in forward alone: activations, say
+    ],
+)
+def test_parameters_of_a_frozen_model_need_not_be_gathered_in_each_step(
+    layers: int, reduced: int, in_backward: bool, told: bool
+) -> None:
+    """Each layer's before it computes 300 us, in forward and in backward; 700 us each."""
+    run = Tiny(2)
+    for step, rank in product(range(4), range(2)):
+        start = 20_000 * step
+        run.step(rank, step, start, 20_000)
+        for at in range(2 * layers):
+            launched = BASE_NS + 1000 * (start + 10 * at)
+            on = {"launch_ns": launched, "thread": 1 + (in_backward and at >= layers)}
+            begin = start + 150 + 1000 * at
+            run.collective(rank, "all_gather", begin, 700, size=1 << 23, stream=20, **on)
+            run.kernel(rank, begin + 700, 300, **on)
+        on = {"launch_ns": BASE_NS + 1000 * (start + 140), "thread": 2}
+        run.collective(rank, "all_reduce", start + 150 + 2000 * layers, 50, size=reduced, **on)
+    its = found(run.trace(), "redundant")
+    assert bool(its) == told
+    if told:
+        assert "as of a model that is frozen but for adapters: 48 operations" in its[0].summary
+        assert its[0].cost_ns == pytest.approx(4 * 12 * 700_000, rel=0.03)
+
+
 # redundant: gradients that DDP has averaged
 
 

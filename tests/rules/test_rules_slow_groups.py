@@ -24,14 +24,22 @@ def job(
     across_us: Mapping[int, float] | None = None,
     op: str = "all_gather",
     hosts: tuple[str, ...] = HOSTS,
+    of_all: bool = False,
 ) -> Measures:
-    """Twelve times an operation in each tp group, then one in each dp group across them."""
+    """Twelve times an operation in each tp group, then one in each dp group across them.
+
+    Before all that one ``of_all`` ranks, which has no siblings.
+    """
     run = Tiny(SIZE * count, hosts=hosts)
     tensors = {f"mesh_tp:{i}": range(SIZE * i, SIZE * i + SIZE) for i in range(count)}
     data = {f"mesh_dp:{i}": range(i, SIZE * count, SIZE) for i in range(SIZE)}
     run.groups = {name: tuple(ranks) for name, ranks in (tensors | data).items()}
+    if of_all:
+        run.groups["mesh_a"] = tuple(range(SIZE * count))
     for step in range(12):
         at = step * 1000.0
+        for rank in range(SIZE * count if of_all else 0):
+            run.collective(rank, "all_reduce", at - 200, 100, size=32 * MB, group="mesh_a")
         for i in range(count):
             for rank in tensors[f"mesh_tp:{i}"]:
                 its = {"size": 32 * MB, "group": f"mesh_tp:{i}"}
@@ -61,6 +69,11 @@ def test_the_slow_one_is_named_by_its_ranks_and_costs_what_it_delays() -> None:
     )
     assert "nvlink" in its.advice
     assert its.cost_ns == pytest.approx(12 * 200e3, rel=0.05)
+
+
+def test_a_group_without_siblings_is_compared_with_none() -> None:
+    (its,) = found(job({2: 300}, of_all=True))
+    assert its.ranks == (8, 9, 10, 11)
 
 
 def test_groups_across_hosts_are_compared_with_each_other() -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["saving", "share_of", "unrecorded_step_ns"]
 
 
-_HIDDEN = "potential saving: none before what delays the run more is mended"
+_HIDDEN = "potential saving: {} before what delays the run more is mended, then up to {} in all"
+_HARDLY = 0.1  # of what it saves then
 
 
 def unrecorded_step_ns(finding: Finding) -> float | None:
@@ -36,9 +37,11 @@ def saving(finding: Finding, verdict: Verdict) -> str | None:
     What lies within one step is not shared out among all of them. What others hide saves nothing
     before these are mended.
     """
+    hidden_ns = finding.cost_on_top_ns or 0
+    if hidden_ns and (finding.cost_ns or 0) < _HARDLY * hidden_ns:
+        return _HIDDEN.format("next to none" if finding.cost_ns else "none", ms(hidden_ns))
     if not finding.cost_ns:
-        hidden_ns = finding.cost_on_top_ns
-        return f"{_HIDDEN}, then up to {ms(hidden_ns)} in all" if hidden_ns else None
+        return None
     total, steps = ms(finding.cost_ns), verdict.steps
     share = "({} of {})".format(*share_of(finding, verdict))
     repeats = (finding.end_ns - finding.start_ns) * steps > verdict.step_time_ns
