@@ -38,7 +38,7 @@ def gloo_loop(
                     thread=1,
                     stream=50,
                     launch_ns=BASE_NS + round(call * 1e3),
-                    root=None if op == "all_reduce" else 0,
+                    root=None if op.startswith("all_") else 0,
                 )
                 run.gap(rank, call, end - call)
             at = end

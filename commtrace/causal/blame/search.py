@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, distinct
+from commtrace.arrays import Int64, codes, distinct, first_rows
 from commtrace.causal.blame.alone import Alone
 from commtrace.causal.blame.kind import Kind, Made
 from commtrace.causal.blame.lateness import Lateness
@@ -22,7 +22,7 @@ from commtrace.causal.edits.bounds import at_most, path_to_end, saves_at_most
 from commtrace.causal.replay.graph import Change, changed
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import own_work
-from commtrace.quantiles import medians
+from commtrace.quantiles import medians, quantiles
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -42,6 +42,7 @@ _FAR_MORE = 1.25  # times what the one saves alone
 _BY_TURNS = 0.25  # of the steps
 _AS_LATE, _NEARLY = 0.5, 0.75  # of what one is late: its group, another
 _MOSTLY = 0.5  # of the calls
+_APART = 0.25  # of what they do more than the mean of the others: from who of these does most
 _NOISE_CPU_NS = 2_000_000
 _NOISE_GPU_NS = 50_000
 _HIDE = 3  # ranks: of two one is late beside the other
@@ -166,7 +167,26 @@ class Search:
         size, found = len(ranks), (ranks, fits[ranks])
         if size in counts and set(ranks) == set(nested[:size]):
             found = self._fewer(nested, counts, size, enough) or found
-        return self._first_of(*found) or self._suspects(*found)
+        if first := self._first_of(*found):
+            return first
+        return None if self._are_as_others(found[0]) else self._suspects(*found)
+
+    def _are_as_others(self, ranks: tuple[int, ...]) -> bool:
+        """Whether another does as much where they do most beyond what is wanted.
+
+        Some of several actors, say, beside a learner that does nothing there.
+        """
+        calls, own_ns = run_graph(self.run).calls, self.kind.work.own_ns.sum(axis=1)
+        mine = np.isin(calls.rank, ranks)
+        more = own_ns[mine] - np.nan_to_num(self.kind.wanted(ranks, mine)).sum(axis=1)
+        there = calls.place == int(np.bincount(calls.place[mine], more.clip(min=0)).argmax())
+        each, code = np.unique(calls.rank[there], return_inverse=True)
+        usual = quantiles(code, own_ns[there], 50, each.size)
+        theirs = np.isin(each, ranks)
+        if theirs.all():
+            return False
+        apart, mean = usual[theirs].min() - usual[~theirs].max(), usual[~theirs].mean()
+        return bool(apart < _APART * (usual[theirs].mean() - mean))
 
     def _do_alike(self, ranks: tuple[int, ...]) -> bool:
         """Whether the rest mostly make the same calls: else these are a kind, and no majority."""
@@ -237,8 +257,10 @@ class Search:
         return Suspects(ranks, steps, others_ns, self.kind.change(ranks), self.kind.made)
 
     def _ordered(self) -> list[int]:
-        """The ranks, those with the most excess first."""
-        its, work = run_graph(self.run), own_work(self.run)
+        """The ranks, those with the most excess first, of all places at which they have any."""
+        calls, work = run_graph(self.run).calls, own_work(self.run)
         excess = np.nan_to_num(work.own_ns - work.mean_ns).sum(axis=1)
-        by_rank = np.bincount(its.calls.rank, weights=excess)
+        there = codes(calls.rank, calls.place)
+        rank = calls.rank[first_rows(there)]
+        by_rank = np.bincount(rank, weights=np.bincount(there, excess).clip(min=0))
         return sorted(self.left, key=lambda rank: -by_rank[rank])

@@ -175,7 +175,7 @@ def calls(run: Measures) -> Calls:
         rank=fewest(rank),
         operation=fewest(waits.ints("operation")),
         packed={
-            "step": Integers.of(table.ints("step")),
+            "step": Integers.of(_steps(rank, table.ints("step"), waits.ints("operation"))),
             "thread": Integers.of(thread),
             "worker": Integers.of(codes(rank, table.ints("stream"))),
             "launch_ns": Integers.of(np.minimum(began, arrival)),
@@ -200,6 +200,15 @@ def calls(run: Measures) -> Calls:
         place = np.where(fanned < 0, place, fanned + int(place.max()) + 1)
         packed["step"] = Integers.of(step)
     return replace(every, packed=packed, place=fewest(place), **flags)
+
+
+def _steps(rank: Int64, step: Int64, operation: Int64) -> Int64:
+    """The step of each call: of ranks that mark none, the one in which others take part in it."""
+    without = ~np.isin(rank, rank[step != NULL])
+    if not without.any() or without.all():
+        return step
+    of = most(operation, step, int(operation.max()) + 1)
+    return np.where(without, of[operation], step)
 
 
 def _nth_of_kind(in_step: Int64, kind: Signed) -> Int64:
