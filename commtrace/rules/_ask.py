@@ -143,7 +143,7 @@ def verdict(run: Measures, diagnosis: Diagnosis) -> Verdict:
 def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
     """The costliest first, each with its symptoms behind it; of unsure ones some of it counts."""
     costliest = sorted(findings, key=lambda one: (-one.cost_ns, one.rule, one.start_ns))
-    causes = [_cause(finding, costliest) for finding in costliest]
+    causes = _causes_of(costliest)
 
     def symptoms(cause: Finding | None) -> list[Finding]:
         return [one for one, its in zip(costliest, causes, strict=True) if its is cause]
@@ -189,9 +189,21 @@ def _explains(finding: Finding) -> Collection[str]:
     return RULES[finding.rule].explains if its is None else its
 
 
-def _cause(symptom: Finding, findings: list[Finding]) -> Finding | None:
-    """The costliest finding that explains another."""
-    return next((other for other in findings if _causes(other, symptom)), None)
+def _causes_of(findings: list[Finding]) -> list[Finding | None]:
+    """Of each finding the first that explains it, but for what it explains itself."""
+    causes: dict[int, Finding] = {}
+
+    def is_behind(finding: Finding, symptom: Finding) -> bool:
+        its: Finding | None = finding
+        while its is not None and its is not symptom:
+            its = causes.get(id(its))
+        return its is symptom
+
+    for symptom in findings:
+        its = (one for one in findings if _causes(one, symptom) and not is_behind(one, symptom))
+        if (cause := next(its, None)) is not None:
+            causes[id(symptom)] = cause
+    return [causes.get(id(finding)) for finding in findings]
 
 
 def _causes(other: Finding, symptom: Finding) -> bool:

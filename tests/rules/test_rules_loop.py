@@ -346,6 +346,20 @@ def test_what_costs_little_comes_behind_large_communication_without_a_known_savi
     assert [its.explained_by for its in found] == [None, "cold-start"]
 
 
+@pytest.mark.parametrize("around", [2, 3])
+def test_what_explains_one_another_is_not_lost(around: int) -> None:
+    """The costliest is the cause of none of those that explain it."""
+    trace = idle_gpu(0)
+    names = ["straggler", "uneven-all-to-all", "jitter"][:around]
+    its = [
+        replace(a_finding(trace), rule=name, cost_ns=1_000_000 - at, explains=(names[at - 1],))
+        for at, name in enumerate(names)
+    ]
+    found = _diagnose._ordered(its, 100_000_000)
+    assert sorted(one.rule for one in found) == sorted(names)
+    assert [one.explained_by is None for one in found] == [True] + (around - 1) * [False]
+
+
 @pytest.mark.parametrize("confidence", ["medium", "low"])
 def test_what_may_be_meant_goes_behind_what_is_surely_wrong(
     monkeypatch: pytest.MonkeyPatch, confidence: Literal["medium", "low"]
