@@ -230,8 +230,8 @@ def pickled(exchanged: Rows) -> Said:
         Evidence("largest", float(exchanged.ints("size_bytes").max()) / 1e6, "MB"),
         ("tensors: sizes, then as many bytes, as all_gather_object gathers what it pickled",),
         f"{_verb(exchanged)} tensors: numbers, features and ids as they are, texts as padded "
-        "bytes; objects only now and then (the saving is what runs no operator right before and "
-        "behind, all of it pickling or not)",
+        "bytes; objects only now and then (the saving is the telling of their lengths, and what "
+        "runs no operator right before and behind, all of it pickling or not)",
         "low",
         too_many=False,
     )

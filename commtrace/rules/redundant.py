@@ -79,7 +79,8 @@ class Redundant(Rule, frozen=True):
         (``broadcast_object_list``), as large in every step, unless it is busy before for much
         longer than the others are behind. Objects that all exchange in every step
         (``all_gather_object``, ``gather_object``), or one sends another in several
-        (``send_object_list``), or ten times in a run without steps, for what pickles them.
+        (``send_object_list``), or ten times in a run without steps, for what pickles them and tells
+        their lengths.
         All_gathers of 10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount)
         works on as they are: logits, of which ranks can compute that of what each has.
 

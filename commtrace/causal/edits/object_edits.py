@@ -41,17 +41,21 @@ class _Bounds(NamedTuple):
 
 
 def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
-    """These calls (a flag for each) are made, but nothing is pickled or unpickled for them.
+    """Tensors are sent in place of objects: nothing is pickled or unpickled, and no lengths told.
 
-    That is what hosts do right before they tell lengths, and behind the objects, in which no
-    operator runs; no more than so many bytes take if they are slow to pack, or usually take where
-    CPUs do most of their work in no operator. Who gathers nothing unpickles nothing.
+    ``which`` flags the calls for objects and for their lengths. What hosts do right before they
+    tell lengths, and behind the objects, in which no operator runs, is left out; no more than so
+    many bytes take if they are slow to pack, or usually take where CPUs do most of their work in no
+    operator. Who gathers nothing unpickles nothing.
     """
     idle = idle_ns(run).sum()
     by_python = (
         run_graph(run).calls.on_cpu.any() and idle > own_work(run).own_ns[:, HOSTS].sum() / 2
     )
-    return _not_pickled(run, which, lag_ns, _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS)
+    tell = np.zeros_like(which)
+    tell[_bounds(run, which).packed] = True
+    lag = needing_nobody(run, tell, lag_ns)
+    return _not_pickled(run, which, lag, _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS)
 
 
 def states_as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
