@@ -148,6 +148,7 @@ class Tiny:
                 name=f"ncclDevKernel_{op}",
                 kind="communication",
                 **{c: row[c] for c in ("device", "stream", "launch_ns", "step")},
+                **({"thread": row["thread"]} if row.get("thread") else {}),
             )
 
     def kernel(self, rank: int, start_us: float, duration_us: float, **more: Any) -> None:

@@ -130,7 +130,7 @@ class Redundant(Rule, frozen=True):
         by_hand = rows.take(slice(0))
         if not len(repeated) and not reduces.row.size:
             by_hand = repeated_in_accumulation(rows, placed_by_hand(run, rows))
-        same = same_objects(rows)
+        same, logits = same_objects(rows), gathered_logits(run, rows)
         for say, found in (
             (_needless.accumulated, repeated),
             (_needless.accumulated_by_hand, by_hand),
@@ -145,12 +145,12 @@ class Redundant(Rule, frozen=True):
             (_needless.regathered, _regathered(rows, repeated)),
             (_needless.frozen, rows.take(gathers_of_frozen(rows))),
             # An engine that generates in the same processes is handed whole parameters.
-            (_needless.whole, rows.take(gathered_whole(rows) & (not serves(run)))),
+            (_needless.whole, rows.take(gathered_whole(rows) & ~logits & (not serves(run)))),
             (_needless.objects, rows.take(same)),
             (_needless.states, rows.take(sent_states(rows) & ~same)),
             (_needless.pickled, rows.take(exchanged_objects(rows))),
             (_needless.pickled, messages_of_objects(run)),
-            (_needless.logits, rows.take(gathered_logits(run, rows))),
+            (_needless.logits, rows.take(logits)),
         ):
             edit = _EDITS.get(say, not_issued)
             cost = _cost_ns(run, found, edit, as_measured(run)) if len(found) else 0

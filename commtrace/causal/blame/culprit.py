@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Culprit", "as_awaited", "awaited_in", "does_more"]
 
 _EACH = 0.25  # of what the culprit saves
-_OF_ALL, _ROOT = AWAITED.index("collective"), AWAITED.index("root")
+_OF_ALL, _ROOT, _SEND, _RECV = map(AWAITED.index, ("collective", "root", "send", "recv"))
 
 
 class Culprit(Struct, frozen=True, eq=False):
@@ -83,12 +83,18 @@ def awaited_in(run: Measures, culprit: Culprit) -> str:
     """In which kind of AWAITED others mostly wait for it.
 
     In operations of all, if they wait before these for most of what it does more: in messages they
-    wait longer, but for a pipeline's schedule.
+    wait longer, but for a pipeline's schedule. In the messages before which it does that, if they
+    wait a good part in such: who sends late comes late to what it receives, too.
     """
     calls, waits = run_graph(run).calls, culprit.waits
     before = calls.operation[calls.place == calls.place[culprit.call]]
     there = np.isin(calls.operation[waits.call], before)
-    return AWAITED[_OF_ALL] if (waits.kind[there] == _OF_ALL).any() else waits.mostly
+    if (waits.kind[there] == _OF_ALL).any():
+        return AWAITED[_OF_ALL]
+    own = _SEND if calls.is_send[culprit.call] else _RECV
+    waited = waits.end_ns - waits.start_ns
+    its = calls.is_p2p[culprit.call] and waited[waits.kind == own].sum() >= _EACH * waited.sum()
+    return AWAITED[own] if its else waits.mostly
 
 
 def does_more(run: Measures, culprit: Culprit) -> bool:

@@ -257,10 +257,13 @@ class Search:
         return Suspects(ranks, steps, others_ns, self.kind.change(ranks), self.kind.made)
 
     def _ordered(self) -> list[int]:
-        """The ranks, those with the most excess first, of all places at which they have any."""
+        """The ranks, those with the most excess first, of all places at which they have any.
+
+        Of those without any, those that do most.
+        """
         calls, work = run_graph(self.run).calls, own_work(self.run)
         excess = np.nan_to_num(work.own_ns - work.mean_ns).sum(axis=1)
         there = codes(calls.rank, calls.place)
-        rank = calls.rank[first_rows(there)]
-        by_rank = np.bincount(rank, weights=np.bincount(there, excess).clip(min=0))
-        return sorted(self.left, key=lambda rank: -by_rank[rank])
+        rank, at_place = calls.rank[first_rows(there)], np.bincount(there, excess)
+        beyond, in_all = (np.bincount(rank, its) for its in (at_place.clip(min=0), at_place))
+        return sorted(self.left, key=lambda rank: (-beyond[rank], -in_all[rank]))

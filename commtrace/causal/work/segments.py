@@ -43,7 +43,8 @@ __all__ = [
 LABELLED: dict[Cause, re.Pattern[str]] = {
     "garbage-collection": re.compile(r"commtrace::garbage-collection"),
     "checkpoint": re.compile(
-        r"commtrace::checkpoint|(?i:.*(?:save\w*(?:checkpoint|ckpt)|(?:checkpoint|ckpt)\w*save))"
+        r"commtrace::checkpoint|(?:torch|dcp|dist_cp|checkpoint)\.(?:async_)?save\b"
+        r"|(?i:.*(?:save\w*(?:checkpoint|ckpt)|(?:checkpoint|ckpt)\w*save))"
     ),
     "loader": re.compile(
         r"enumerate\(DataLoader\)#|(?i:.*(?:data_?load|(?:load|next|fetch|get)_?batch))"
