@@ -233,9 +233,9 @@ def _advice(run: Measures, cost_ns: int) -> str:
         return f"{shared} and wait for their turn: start no more ranks than cores"
     does = cause(run)
     if does in LABELLED:
-        return f"synchronise less often; {ADVICE[does]}"
+        return f"{ADVICE[does]}; or synchronise less often"
     if does == "host" and not run_graph(run).calls.on_cpu.any():
         ranks = distinct(run_graph(run).calls.rank).tolist()
         if 2 * sum(total(starved_when(run, rank)) for rank in ranks) > cost_ns:
-            return f"synchronise less often; {_OF_HOSTS}"
-    return "synchronise less often, and make the ranks' work alike: batches of equal length"
+            return f"{_OF_HOSTS}; or synchronise less often"
+    return "make the ranks' work alike (batches of equal length), or synchronise less often"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 _TIMES_MORE = 4
+_UNSURE = " (not sure: on CPUs small micro-batches may take nearly as long as large ones)"
 _MUCH = 0.1  # of the waiting
 _UNLIKE = 2.0  # times what each of equal micro-batches has
 _INTERLEAVED = (
@@ -144,9 +145,11 @@ class PipelineBubble(Rule, frozen=True):
                 equal += f", but the largest has {100 * most.largest:.0f} % of a step's bytes"
             if most.take_turns:
                 equal += ", but the first sends none before the last one's gradient is back"
+        on_cpus = bool(messages.rows.coded("device").being("cpu").all())
+        unsure = _UNSURE if on_cpus and batches is not None and not most.take_turns else ""
         return self.finding(
             messages.rows,
-            summary=f"{who} wait {measured:.0f} % of the time for their neighbours{equal}",
+            summary=f"{who} wait {measured:.0f} % of the time for their neighbours{equal}{unsure}",
             ranks=tuple(messages.ranks.tolist()),
             cost_ns=saved_ns,
             evidence=(
@@ -163,7 +166,7 @@ class PipelineBubble(Rule, frozen=True):
             ),
             ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
             advice=_advice(most, stages, batches, uneven=uneven, run=run),
-            confidence="low" if batches is None else "medium",
+            confidence="low" if batches is None or unsure else "medium",
         )
 
     @staticmethod

@@ -341,6 +341,23 @@ def test_nccl_records_a_root_as_the_rank(
     assert only(found.collectives)["root"] == root
 
 
+@pytest.mark.parametrize(("inputs", "root"), [(["", "", "0", "0", "False", "-1"], 0), ([], 2)])
+def test_a_calls_own_argument_tells_its_root_rather_than_the_rank_of_a_record(
+    read: Any, events: Any, inputs: list[str], root: int
+) -> None:
+    """Other tools write the caller's."""
+    group = {"Process Group Name": "5", "Process Group Ranks": "[0, 2]", "Group size": 2}
+    found = read(
+        [
+            events.op("c10d::broadcast_", 0, 12, **{"Concrete Inputs": inputs}),
+            events.op("record_param_comms", 1, 10, **told("broadcast", 8, 8, Rank=1, **group)),
+            events.launch(5, 1),
+            events.kernel(GENERIC, 20, 5, 1),
+        ]
+    )
+    assert only(found.collectives)["root"] == root
+
+
 @pytest.mark.parametrize(
     "config", [{"pg_name": "tp", "pg_size": 40, "ranks": list(range(0, 80, 2))}, None]
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from commtrace.causal.edits.own_pace import _factors
@@ -12,6 +14,7 @@ from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, Pace, pace, 
 from commtrace.reports.content.saving import saving
 from commtrace.rules import diagnose, verdict
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import Rows
 
 STEP_US, EVERY_US, KERNEL_US, KERNELS = 2_100, 20, 5, 100
 LEFT = 1.16  # ms: kernels one behind the other, 6 µs apart, and the operation
@@ -86,6 +89,18 @@ def test_too_few_steps_and_what_nobody_recorded_tell_nothing(manifest: dict[str,
 def test_a_burst_among_the_steps_is_not_their_pace() -> None:
     run = launching(unrecorded(*[1_300] * 9, 90_000)).trace()
     assert pace(run) == Pace(2_100_000, 1_300_000)
+
+
+@pytest.mark.parametrize(("stalls", "told"), [(4, False), (1, True)])
+def test_steps_of_which_some_stall_tell_no_pace_by_their_medians(stalls: int, told: bool) -> None:
+    """Half of the recorded ones stall, and nearly half of those behind them; or one did once."""
+    run = launching(unrecorded(*[2_000] * 6, *[9_000] * stalls)).trace()
+    steps = run.rows("steps")
+    stalled = np.where(steps.ints("step") % 2 == 0, 9_000_000, 2_100_000)
+    run = replace(
+        run, steps=Rows(steps.table, {**steps.columns, "duration_ns": stalled}, len(steps))
+    )
+    assert (pace(run) is not None) == told
 
 
 def test_recording_that_slows_a_run_is_noted() -> None:

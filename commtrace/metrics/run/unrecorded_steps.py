@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from commtrace.arrays import Int64, rows_by
 from commtrace.diagnosis import Note
 from commtrace.measures import measure
 from commtrace.metrics.run.manifest_ranks import manifest_ranks
@@ -26,6 +29,7 @@ UNRECORDED_STEP = "median step that is not recorded"
 _LEAST = 5
 _MUCH, _FAR, _MOST = 1.1, 2, 20
 _LITTLE = 0.97  # of a step
+_SEVERAL = 2  # long ones among the steps: the program's own
 
 
 class Pace(NamedTuple):
@@ -69,15 +73,30 @@ def pace(run: Measures) -> Pace | None:
 
     The recorder notes in the manifest how long steps took behind those that it recorded. None
     where it did not, has fewer than five of a rank, such as no recording makes 20 times as long, or
-    steps of no length.
+    steps of no length; and where some are long and some short before and behind, so that medians
+    are of the ones or the others.
     """
-    each = [_median(one.get("unrecorded_steps_ns")) for one in manifest_ranks(run)]
+    each = [_known(one.get("unrecorded_steps_ns")) for one in manifest_ranks(run)]
     known = [its for its in each if its is not None]
-    recorded = profiler_steps(run).ints("duration_ns")
+    steps = profiler_steps(run)
+    recorded = steps.ints("duration_ns")
     if not known or not recorded.size:
         return None
-    its = Pace(round(median(recorded)), round(median(known)))
-    return its if 0 < its.recorded_ns <= _MOST * its.unrecorded_ns else None
+    its = Pace(round(median(recorded)), round(median([median(some) for some in known])))
+    if not 0 < its.recorded_ns <= _MOST * its.unrecorded_ns:
+        return None
+    behind = [np.asarray(some) for some in known]
+    times = float(recorded.mean() / np.concatenate(behind).mean())
+    alike = times / _MUCH <= its.slowdown <= times * _MUCH
+    of_ranks = [recorded[rows] for rows in rows_by(steps.ints("rank")).values()]
+    mixed = all(map(_are_mixed, of_ranks)) and all(map(_are_mixed, behind))
+    return None if mixed and not alike else its
+
+
+def _are_mixed(steps_ns: Int64) -> bool:
+    """Whether several of a rank's steps are long, and as many short."""
+    long = int((steps_ns > (steps_ns.min() + steps_ns.max()) / 2).sum())
+    return min(long, steps_ns.size - long) >= _SEVERAL
 
 
 def slowed(run: Measures) -> tuple[Note, ...]:
@@ -97,9 +116,9 @@ def slowed(run: Measures) -> tuple[Note, ...]:
     return (Note(SLOWED, message),)
 
 
-def _median(steps_ns: Any) -> float | None:
-    """Of a list that anybody can have written."""
+def _known(steps_ns: Any) -> list[int] | None:
+    """The times in a list that anybody can have written."""
     if not isinstance(steps_ns, list) or len(steps_ns) < _LEAST:
         return None
     times = [its for its in steps_ns if type(its) is int and 0 < its < 1 << 62]
-    return median(times) if len(times) == len(steps_ns) else None
+    return times if len(times) == len(steps_ns) else None

@@ -140,10 +140,14 @@ def _told(
         rungs.append(("record_param_comms", parameters(record.args)))
     if noted is not None:
         rungs.append(("annotation", annotation(noted.name, noted.args)))
-    if called is not None:
-        rungs.append(("operator", operator(called.name, called.args)))
+    by_operator = None if called is None else operator(called.name, called.args)
+    if by_operator is not None:
+        rungs.append(("operator", by_operator))
     rungs.append(("kernel-name", Described(own.op, own.call, group_size=own.group_size)))
     facts = first(*(rung for _, rung in rungs))
+    if by_operator is not None and by_operator.root is not None:
+        # An argument of the call's; as the rank of a record other tools write the caller's.
+        facts = facts._replace(root=by_operator.root)
     if own.executed in _REDUCES:  # others move bytes, whatever the type
         facts = with_dtype(facts, own.dtype)
     return facts, next((label for label, rung in rungs if rung.op), "kernel-name")
