@@ -1,4 +1,4 @@
-"""Operations that become slower during the run, and stay so."""
+"""Operations that become slower during the run, and stay so; or stall, a few of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median, quantile, quantiles
 from commtrace.rules._rule import Rule
+from commtrace.rules._stalled_operations import Stalled, stalled
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
-from commtrace.units import clean, ms, size
+from commtrace.units import clean, counted, ms, size
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
+_TIMED_OUT = (
+    "look at this time for retransmits, link errors and time-outs (counters of NICs, nvidia-smi "
+    "nvlink -e, NCCL_DEBUG=WARN), and for what else paused GPUs or used the network"
+)
 _MORE_COMPUTE = 0.2  # of the operations' time beside compute: that may slow them
 
 
@@ -60,7 +65,7 @@ class _Degraded(Struct, frozen=True, eq=False):
 
 
 class DegradedLink(Rule, frozen=True):
-    """From one moment of the run on, the same operations take longer for everybody.
+    """From one moment of the run on, or for once, the same operations take longer for everybody.
 
     What it detects
         In a group with ``min_count`` operations of at least ``min_bytes``, a moment after which
@@ -68,11 +73,14 @@ class DegradedLink(Rule, frozen=True):
         times as long as before, all but a tenth of them longer than nine tenths of those before; by
         a test for a change point (Pettitt) that noise passes with a chance below ``max_chance``;
         and worth ``min_step_share`` of the step. Waiting for late ranks is not part of a transfer,
-        and what compute hides does not count.
+        and what compute hides does not count. And one operation of a group of GPUs, or a twentieth
+        of ``min_count`` or more of its kind, that take ten times as long as is usual of these once
+        all ranks are there, though they move no more than twice the usual bytes.
 
     Why it costs time
         A link that lost lanes, retransmits, or a network card that throttles slows every
-        operation of the group from then on.
+        operation of the group from then on; a time-out and retry on the way stalls one, and all
+        who wait for it.
 
     What to do
         At the time named, look at the counters of NICs and NVLinks (``nvidia-smi nvlink -e``),
@@ -80,7 +88,8 @@ class DegradedLink(Rule, frozen=True):
 
     Blind spots
         One change is detected, not several; a link that recovers is detected if the slow part is
-        long. A neighbour's job on the same switch looks the same.
+        long. A neighbour's job on the same switch looks the same; so does a GPU that pauses within
+        the operation's kernel.
     """
 
     of_single_events: ClassVar[bool] = True
@@ -93,9 +102,11 @@ class DegradedLink(Rule, frozen=True):
     min_step_share: float = 0.05
 
     def check(self, run: Measures) -> Iterator[Finding]:
-        """One finding per group, or per dimension whose groups change at once."""
+        """One finding per group, or per dimension whose groups change at once; one of stalls."""
         several_ranks(run)
         known = served(run)
+        for stalls in stalled(run, known, self.min_count):
+            yield from self._stalls(run, stalls)
         known = known.take(
             known.flags("exact")
             & (known.ints("size_bytes") >= self.min_bytes)
@@ -171,6 +182,37 @@ class DegradedLink(Rule, frozen=True):
             ),
             advice="look at this time for NIC and NVLink errors, retransmits and throttling; "
             "compare without the suspected host",
+            confidence="medium",
+        )
+
+    def _stalls(self, run: Measures, its: Stalled) -> Iterator[Finding]:
+        """A finding of operations of one kind that stall, if they cost enough."""
+        rows, beyond = its.operations, its.beyond_ns
+        gain = of_transfers(run, rows, beyond, felt_ns(rows, beyond, run), self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
+            return
+        op, count = rows.coded("op").at(0), len(rows)
+        whose = spoken(run, str(rows.coded("communicator").at(0)))
+        longest = ms(int(rows.ints("transfer_ns").max()))
+        takes = f"takes {longest}" if count == 1 else f"take up to {longest}"
+        yield self.finding(
+            (rows.ints("first_arrival_ns"), rows.ints("last_end_ns")),
+            summary=(
+                f"{count} of {counted(its.others + count, str(op))} of {whose} {takes} once all "
+                f"ranks are there, where {ms(its.usual_ns)} is usual"
+            ),
+            streams=streams(rows, run),
+            saving=gain,
+            evidence=(
+                Evidence("longest transfer", float(rows.ints("transfer_ns").max()), "ns"),
+                Evidence("usual of its kind", its.usual_ns, "ns"),
+                Evidence("operations that stall", count, "operations"),
+            ),
+            ruled_out=(
+                "sizes: they move no more than twice the usual bytes",
+                "late ranks: waiting is not counted",
+            ),
+            advice=_TIMED_OUT,
             confidence="medium",
         )
 
