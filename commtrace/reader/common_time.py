@@ -16,7 +16,7 @@ from commtrace.arrays import NULL, Bool, distinct
 from commtrace.diagnosis import Note
 from commtrace.packed import PackedColumns, pack
 from commtrace.reader.recordings import host, window
-from commtrace.table import Coded, Columns
+from commtrace.table import Columns
 from commtrace.trace import RankTrace
 from commtrace.trace_tables import RECORDED_APART
 from commtrace.units import ms
@@ -95,9 +95,6 @@ def _within(its: Any, common: _Window, known: Any) -> Columns:
     if "launch_ns" in its:
         launch = its["launch_ns"]
         changed["launch_ns"] = np.where(launch == NULL, NULL, launch.clip(min=common[0]))
-    kept = {name: _taken(values, keep) for name, values in {**its, **changed}.items()}
+    rows = np.flatnonzero(keep)
+    kept = {name: values.take(rows) for name, values in {**its, **changed}.items()}
     return pack(kept) if isinstance(its, PackedColumns) else kept
-
-
-def _taken(values: Any, keep: Bool) -> Any:
-    return Coded(values.codes[keep], values.names) if isinstance(values, Coded) else values[keep]

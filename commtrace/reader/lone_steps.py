@@ -16,7 +16,7 @@ from msgspec import structs
 from commtrace.arrays import NULL, Bool, distinct
 from commtrace.diagnosis import Note
 from commtrace.packed import PackedColumns, pack
-from commtrace.table import Coded, Columns
+from commtrace.table import Columns
 from commtrace.trace import RankTrace
 from commtrace.units import numbered
 
@@ -60,9 +60,9 @@ def _alone(part: RankTrace) -> bool:
 
 def _without(part: RankTrace) -> RankTrace:
     columns = dict(part.columns)
-    columns["steps"] = {
-        name: _taken(values, ~_own(part)) for name, values in columns["steps"].items()
-    }
+    kept = np.flatnonzero(~_own(part))
+    steps: dict[str, Any] = {**columns["steps"]}
+    columns["steps"] = {name: values.take(kept) for name, values in steps.items()}
     for table, its in columns.items():
         if "step" in its:
             columns[table] = _in_none(its)
@@ -73,7 +73,3 @@ def _in_none(its: Columns) -> Columns:
     step: Any = its["step"]
     changed = {**its, "step": np.full(len(step), NULL)}
     return pack(changed) if isinstance(its, PackedColumns) else changed
-
-
-def _taken(values: Any, keep: Bool) -> Any:
-    return Coded(values.codes[keep], values.names) if isinstance(values, Coded) else values[keep]
