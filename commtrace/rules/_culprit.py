@@ -290,7 +290,7 @@ def _place(run: Measures, culprit: Culprit) -> str:
     ops, ran = (run.rows("collectives").coded(name).take(calls.row) for name in ("op", "executed"))
     # Of messages that are sent and received at once, one that others await.
     at_once = same & (calls.start_ns == calls.start_ns[culprit.call])
-    awaited = np.flatnonzero(at_once & ops.being(culprit.waits.mostly))
+    awaited = np.flatnonzero(at_once & ops.being(awaited_in(run, culprit)))
     call = int(awaited[0]) if awaited.size else culprit.call
     op = ops.at(call) or ran.at(call) or "operation"
     alike = np.flatnonzero(same & (ops.codes == ops.codes[call]))
