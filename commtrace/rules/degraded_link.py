@@ -206,7 +206,6 @@ class DegradedLink(Rule, frozen=True):
             evidence=(
                 Evidence("longest transfer", float(rows.ints("transfer_ns").max()), "ns"),
                 Evidence("usual of its kind", its.usual_ns, "ns"),
-                Evidence("operations that stall", count, "operations"),
             ),
             ruled_out=(
                 "sizes: they move no more than twice the usual bytes",

@@ -529,7 +529,14 @@ def test_what_is_sent_and_received_at_once_needs_no_batch() -> None:
     assert "served one after another" not in advice
 
 
-def delayed(*, stall_us: float = 0, copy_us: float = 0, more_us: float = 0, since: int = 0) -> Tiny:
+def delayed(
+    *,
+    stall_us: float = 0,
+    copy_us: float = 0,
+    more_us: float = 0,
+    since: int = 0,
+    size: int = 1 << 26,
+) -> Tiny:
     """Rank 1 of three launches later than the others, or copies 8 MB, or computes, longer.
 
     From one of twelve steps on. Each copies in 500 µs and computes for 1 ms.
@@ -545,7 +552,7 @@ def delayed(*, stall_us: float = 0, copy_us: float = 0, more_us: float = 0, sinc
             run.copy(rank, start + 10, copied, kind="HtoD", size=8_000_000, **pinned)
             run.kernel(rank, start + 20 + copied, computed)
             came = start + 30 + copied + computed
-            run.collective(rank, "all_reduce", came, over - came, size=1 << 26)
+            run.collective(rank, "all_reduce", came, over - came, size=size)
     return run
 
 
@@ -563,6 +570,12 @@ def test_pinned_copies_that_are_slow_on_one_rank_need_no_pinning() -> None:
     """8 MB in 4 ms are 2 GB/s, in 0.5 ms they are 16."""
     its = found(delayed(copy_us=3500).trace(), "straggler")
     assert "its HtoD copies, pinned, make 2.00 GB/s, the others' 16.0 GB/s" in its.advice
+    assert "same link" not in its.advice
+
+
+def test_collectives_as_slow_as_the_copies_of_a_rank_take_the_same_link() -> None:
+    its = found(delayed(copy_us=3500, size=4_500_000).trace(), "straggler")
+    assert "its collectives, at 2.02 GB/s, seem to take the same link" in its.advice
     assert "from pinned memory" not in its.advice
 
 
