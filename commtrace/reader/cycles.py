@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
-from commtrace.arrays import NULL, codes, distinct, first_rows, least, most, sums
-from commtrace.reader.recordings import window
+from commtrace.arrays import NULL, Int64, codes, distinct, first_rows, least, most, sums
+from commtrace.reader.recordings import window, with_steps
 from commtrace.table import Rows
 from commtrace.trace import RankTrace
 
@@ -35,7 +34,11 @@ def with_own_steps(parts: Sequence[RankTrace]) -> list[RankTrace]:
         return list(parts)
     lengths = [1 + max(numbers, default=-1) for numbers in steps]
     first = np.concatenate(([0], np.cumsum(lengths))).tolist()
-    return [_renumbered(part, first[cycles[part.file]]) for part in parts]
+
+    def later(part: RankTrace) -> Callable[[Int64], Int64]:
+        return lambda step: np.where(step == NULL, NULL, step + first[cycles[part.file]])
+
+    return [with_steps(part, later(part)) for part in parts]
 
 
 def pauses(parts: Sequence[RankTrace]) -> dict[int, tuple[tuple[int, int], ...]]:
@@ -85,13 +88,3 @@ def _cycles(parts: Sequence[RankTrace]) -> dict[Path, int]:
 def _steps(part: RankTrace) -> set[int]:
     found: Any = part.columns["steps"]["step"]
     return set(distinct(found).tolist()) - {NULL}
-
-
-def _renumbered(part: RankTrace, first: int) -> RankTrace:
-    columns = {}
-    for table, its in part.columns.items():
-        step: Any = its.get("step")
-        columns[table] = (
-            its if step is None else {**its, "step": np.where(step == NULL, NULL, step + first)}
-        )
-    return structs.replace(part, columns=columns, measured={})

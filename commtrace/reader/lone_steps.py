@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, distinct
+from commtrace.arrays import NULL, Bool, among, distinct
 from commtrace.diagnosis import Note
-from commtrace.packed import PackedColumns, pack
-from commtrace.table import Columns
+from commtrace.reader.recordings import with_steps
 from commtrace.trace import RankTrace
 from commtrace.units import numbered
 
@@ -54,22 +53,13 @@ def _alone(part: RankTrace) -> bool:
     steps: Any = part.columns["steps"]
     operations: Any = part.columns["collectives"]
     marked = distinct(steps["step"][_own(part)])
-    communicating = np.intersect1d(marked, operations["step"])
-    return len(operations["step"]) > 0 and bool(communicating.size < _MOSTLY * marked.size)
+    communicating = among(marked, operations["step"]).sum()
+    return len(operations["step"]) > 0 and bool(communicating < _MOSTLY * marked.size)
 
 
 def _without(part: RankTrace) -> RankTrace:
-    columns = dict(part.columns)
     kept = np.flatnonzero(~_own(part))
-    steps: dict[str, Any] = {**columns["steps"]}
-    columns["steps"] = {name: values.take(kept) for name, values in steps.items()}
-    for table, its in columns.items():
-        if "step" in its:
-            columns[table] = _in_none(its)
-    return structs.replace(part, columns=columns, measured={})
-
-
-def _in_none(its: Columns) -> Columns:
-    step: Any = its["step"]
-    changed = {**its, "step": np.full(len(step), NULL)}
-    return pack(changed) if isinstance(its, PackedColumns) else changed
+    steps: Any = part.columns["steps"]
+    others = {name: values.take(kept) for name, values in steps.items()}
+    without = structs.replace(part, columns={**part.columns, "steps": others})
+    return with_steps(without, lambda step: np.full(len(step), NULL))

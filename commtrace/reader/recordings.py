@@ -9,19 +9,31 @@ with repeats leaves them. A process is known by its threads.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from msgspec import structs
 
-from commtrace.arrays import NULL, distinct
+from commtrace.arrays import NULL, Int64, distinct
 from commtrace.errors import TraceError
+from commtrace.packed import PackedColumns, pack
 from commtrace.reader.names import natural, worker
 from commtrace.table import Coded
 from commtrace.trace import RankTrace
 
-__all__ = ["GAP_NS", "UNIX_NS", "fact", "ranks_by_order", "recordings", "same", "window"]
+__all__ = [
+    "GAP_NS",
+    "UNIX_NS",
+    "fact",
+    "ranks_by_order",
+    "recordings",
+    "same",
+    "window",
+    "with_steps",
+]
 
 GAP_NS = 600 * 10**9
 """Ranks of one run start within minutes, and their clocks agree better."""
@@ -83,6 +95,17 @@ def window(part: RankTrace) -> tuple[int, int] | None:
     """When the file's events began and ended; None without any."""
     start, end = fact(part, "start_ns"), fact(part, "end_ns")
     return None if start is None or end is None else (start, end)
+
+
+def with_steps(part: RankTrace, changed: Callable[[Int64], Int64]) -> RankTrace:
+    """The part, with the numbers of steps in all its tables changed; nothing is measured of it."""
+    columns = dict(part.columns)
+    for table, its in part.columns.items():
+        if "step" in its:
+            step: Any = its["step"]
+            others = {**its, "step": changed(step)}
+            columns[table] = pack(others) if isinstance(its, PackedColumns) else others
+    return structs.replace(part, columns=columns, measured={})
 
 
 def _by_world(parts: Sequence[RankTrace]) -> list[list[RankTrace]]:

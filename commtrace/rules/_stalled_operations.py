@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Float64, codes
+from commtrace.arrays import Float64, codes, grouped, most
 from commtrace.metrics.run.bandwidth import on_gpus
 from commtrace.quantiles import quantiles
 from commtrace.table import Rows
@@ -51,17 +51,16 @@ def stalled(run: Measures, known: Rows, min_count: int) -> list[Stalled]:
     stalls = (transfer > _TIMES * usual) & (size <= _LARGER * bytes_) & (count[kind] >= min_count)
     many = np.bincount(kind, stalls)
     stalls &= (many <= np.maximum(_FEW * count, 1))[kind]
-    longest = np.zeros(count.size)
-    np.maximum.at(longest, kind[~stalls], transfer[~stalls])
-    times = longest[kind] / usual
-    stalls &= transfer > longest[kind] * np.maximum(_APART, times**2)
+    longest = most(kind[~stalls], transfer[~stalls], count.size)[kind]
+    stalls &= transfer > longest * np.maximum(_APART, (longest / usual) ** 2)
+    at = np.flatnonzero(stalls)
+    each = (at[rows] for rows in grouped(kind[at]))
     return [
         Stalled(
             its.take(rows),
             transfer[rows] - usual[rows],
             float(usual[rows[0]]),
-            int(count[number] - rows.size),
+            int(count[kind[rows[0]]] - rows.size),
         )
-        for number in np.unique(kind[stalls]).tolist()
-        for rows in (np.flatnonzero(stalls & (kind == number)),)
+        for rows in each
     ]

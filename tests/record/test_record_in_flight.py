@@ -15,6 +15,15 @@ from commtrace.record import Plan, record_program
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
+
+def recorded(folder: Path, text: str, *arguments: str) -> Path:
+    """Where eight steps of a program on two ranks were recorded, from the fifth on."""
+    program, out = folder / "program.py", folder / "traces"
+    program.write_text(text)
+    record_program([str(program), *arguments], plan=Plan(first=5, steps=8), world_size=2, out=out)
+    return out
+
+
 AHEAD = """
 import sys
 import torch
@@ -45,11 +54,7 @@ def test_a_profile_lasts_until_its_messages_have_come(
     when: str, kept: bool, tmp_path: Path
 ) -> None:
     """Of those on their way torch notes the end in the profile that they were called in."""
-    program = tmp_path / "program.py"
-    program.write_text(AHEAD)
-    folder = tmp_path / "traces"
-    plan = Plan(first=5, steps=8)
-    record_program([str(program), when], plan=plan, world_size=2, out=folder)
+    folder = recorded(tmp_path, AHEAD, when)
     for rank in range(2):
         trace = json.loads(gzip.decompress((folder / f"rank{rank}.json.gz").read_bytes()))
         events = [its for its in trace["traceEvents"] if its.get("ph") == "X"]
@@ -83,10 +88,7 @@ dist.destroy_process_group()
 
 
 def test_messages_that_nobody_waits_for_hold_nobody_up(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(NEVER_AWAITED)
-    folder = tmp_path / "traces"
-    record_program([str(program)], plan=Plan(first=5, steps=8), world_size=2, out=folder)
+    folder = recorded(tmp_path, NEVER_AWAITED)
     run = load(folder, cache=False)
     begun = {rank: run.measures.rows("ranks").ints("start_ns")[rank] for rank in range(2)}
     assert abs(begun[0] - begun[1]) < 10**9, "what came before the first step is left out"
@@ -123,10 +125,7 @@ dist.destroy_process_group()
 
 def test_clocks_are_compared_before_what_was_recorded_is_gathered(tmp_path: Path) -> None:
     """One rank may have recorded ten times as much as another, who would wait for it."""
-    program = tmp_path / "program.py"
-    program.write_text(SLOW_TO_GATHER)
-    folder = tmp_path / "traces"
-    record_program([str(program)], plan=Plan(first=5, steps=8), world_size=2, out=folder)
+    folder = recorded(tmp_path, SLOW_TO_GATHER)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert len([its for its in manifest["clock_probe"] if its["rank"] == 1]) == 2
     assert "recorder-waited" not in {note.code for note in load(folder, cache=False).notes}

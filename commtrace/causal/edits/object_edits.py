@@ -52,10 +52,10 @@ def as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     by_python = (
         run_graph(run).calls.on_cpu.any() and idle > own_work(run).own_ns[:, HOSTS].sum() / 2
     )
-    tell = np.zeros_like(which)
-    tell[_bounds(run, which).packed] = True
+    bounds, tell = _bounds(run, which), np.zeros_like(which)
+    tell[bounds.packed] = True
     lag = needing_nobody(run, tell, lag_ns)
-    return _not_pickled(run, which, lag, _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS)
+    return _not_pickled(run, bounds, lag, _USUAL_BYTES_PER_NS if by_python else _BYTES_PER_NS)
 
 
 def states_as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
@@ -64,11 +64,11 @@ def states_as_tensors(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     A model's state with Adam's of 16 MB was pickled in 40 ms and unpickled in 48, one of 38 MB in
     78 and 68 (torch 2.13, one core).
     """
-    return _not_pickled(run, which, lag_ns, _TENSORS_BYTES_PER_NS)
+    return _not_pickled(run, _bounds(run, which), lag_ns, _TENSORS_BYTES_PER_NS)
 
 
-def _not_pickled(run: Measures, which: Bool, lag_ns: Lags, bytes_per_ns: float) -> Lags:
-    calls, its, bounds = run_graph(run).calls, matched(run).operations, _bounds(run, which)
+def _not_pickled(run: Measures, bounds: _Bounds, lag_ns: Lags, bytes_per_ns: float) -> Lags:
+    calls, its = run_graph(run).calls, matched(run).operations
     size, ranks = its.ints("size_bytes").clip(min=0), its.ints("present").clip(min=1)
     op, root = its.coded("op"), its.ints("root")
     # Of a gather the root gets all that each packs, of a scatter each its part of what it packs;

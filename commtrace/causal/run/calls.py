@@ -16,6 +16,7 @@ from commtrace.arrays import (
     Int32,
     Int64,
     Signed,
+    among,
     codes,
     distinct,
     fewest,
@@ -204,7 +205,7 @@ def calls(run: Measures) -> Calls:
 
 def _steps(rank: Int64, step: Int64, operation: Int64) -> Int64:
     """The step of each call: of ranks that mark none, the one in which others take part in it."""
-    without = ~np.isin(rank, rank[step != NULL])
+    without = ~among(rank, distinct(rank[step != NULL]))
     if not without.any() or without.all():
         return step
     of = most(operation, step, int(operation.max()) + 1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.arrays import NULL, Bool, codes
+from commtrace.arrays import NULL, Bool, codes, first_rows, least
 from commtrace.metrics.run.elements import elements
 from commtrace.table import Rows
 
 __all__ = ["gathers_of_frozen"]
 
 _MANY = 8  # gathers in a step: layers of a model
+_NEARLY_HALF = 0.25  # of the gathers: what is left of forward need not come again
 _HARDLY = 0.1  # of the parameters: what adapters have, and more
 _REDUCES = ("all_reduce", "reduce_scatter")
 
@@ -30,12 +31,9 @@ def gathers_of_frozen(rows: Rows) -> Bool:
     its = rows.take(mine)
     one = codes(its.ints("sequence"), its.ints("step"))
     by_thread = codes(one, its.ints("thread"))
-    count = np.bincount(by_thread)
-    of = np.zeros(count.size, np.int64)
-    of[by_thread] = one
-    threads, least = np.bincount(of), np.full(int(one.max()) + 1, np.inf)
-    np.minimum.at(least, of, count)
-    twice = (threads == 2) & (least >= _MANY // 2) & (4 * least >= np.bincount(one))
+    of, every = one[first_rows(by_thread)], np.bincount(one)
+    fewer = least(of, np.bincount(by_thread), every.size)
+    twice = (np.bincount(of) == 2) & (2 * fewer >= _MANY) & (fewer >= _NEARLY_HALF * every)
     rank = codes(rows.ints("rank"), step)
     reduced = np.bincount(rank, elements(rows) * rows.coded("op").where(_REDUCES.__contains__))
     gathered = np.bincount(one, elements(its)) / 2

@@ -85,12 +85,11 @@ def pace(run: Measures) -> Pace | None:
     its = Pace(round(median(recorded)), round(median([median(some) for some in known])))
     if not 0 < its.recorded_ns <= _MOST * its.unrecorded_ns:
         return None
-    behind = [np.asarray(some) for some in known]
-    times = float(recorded.mean() / np.concatenate(behind).mean())
-    alike = times / _MUCH <= its.slowdown <= times * _MUCH
+    by_means = float(recorded.mean() / np.concatenate(known).mean())
+    if by_means / _MUCH <= its.slowdown <= by_means * _MUCH:
+        return its
     of_ranks = [recorded[rows] for rows in rows_by(steps.ints("rank")).values()]
-    mixed = all(map(_are_mixed, of_ranks)) and all(map(_are_mixed, behind))
-    return None if mixed and not alike else its
+    return None if all(map(_are_mixed, (*of_ranks, *known))) else its
 
 
 def _are_mixed(steps_ns: Int64) -> bool:
@@ -116,9 +115,9 @@ def slowed(run: Measures) -> tuple[Note, ...]:
     return (Note(SLOWED, message),)
 
 
-def _known(steps_ns: Any) -> list[int] | None:
+def _known(steps_ns: Any) -> Int64 | None:
     """The times in a list that anybody can have written."""
     if not isinstance(steps_ns, list) or len(steps_ns) < _LEAST:
         return None
     times = [its for its in steps_ns if type(its) is int and 0 < its < 1 << 62]
-    return times if len(times) == len(steps_ns) else None
+    return np.asarray(times, np.int64) if len(times) == len(steps_ns) else None
