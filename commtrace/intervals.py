@@ -16,6 +16,7 @@ __all__ = [
     "NEVER",
     "Intervals",
     "Places",
+    "closed",
     "covered",
     "inside",
     "intersect",
@@ -55,6 +56,12 @@ def united(*sets: Intervals) -> Intervals:
     """What any of some sets holds, merged or not, as a merged one."""
     starts, ends = (np.concatenate(times) for times in zip(NEVER, *sets, strict=True))
     return union(starts, ends)
+
+
+def closed(merged: Intervals, gap_ns: int) -> Intervals:
+    """A merged set, and what lies between two of its intervals that is no longer than that."""
+    starts, ends = union(merged[0], merged[1] + gap_ns)
+    return starts, ends - gap_ns
 
 
 def total(merged: Intervals) -> int:

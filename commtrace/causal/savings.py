@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import Int64, among, rows_by
 from commtrace.causal.blame.culprits import culprits
-from commtrace.causal.edits.own_pace import launched_unrecorded, unrecorded_pace
+from commtrace.causal.edits.own_pace import at_own_pace, unrecorded_pace
 from commtrace.causal.edits.rank_edits import copying_within, not_feeding
 from commtrace.causal.edits.run_edits import as_measured, steps_at, transferring_less
 from commtrace.causal.replay.graph import Lags, replayed
@@ -101,12 +101,12 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
         need_replay(run)
         _need_waits(run)
         measured = as_measured(run)
-        before = launched_unrecorded(run, measured)
+        before = at_own_pace(run, measured)
         alone, left = _shorter(run, before, edit(before))
     except CannotLook as reason:
         return Saving(round(estimate_ns), why=str(reason))
     mended = mended_lags(run, min_step_share)
-    without = launched_unrecorded(run, mended)
+    without = at_own_pace(run, mended)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
     return Saving(alone, on_top, int(median(left)), None, of_unrecorded(run))
 

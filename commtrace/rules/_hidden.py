@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import Bool, codes, in_order
-from commtrace.causal.edits.own_pace import launched_unrecorded
+from commtrace.causal.edits.own_pace import at_own_pace
 from commtrace.causal.edits.run_edits import (
     as_measured,
     needing_nobody,
@@ -52,7 +52,7 @@ def most_worth_hiding(run: Measures) -> tuple[str | None, float]:
     names = [name for name, its in shares.items() if name and (its >= 100 * _SOME or name == most)]
     if most is None or len(names) < 2:
         return most, share
-    lag_ns, op = launched_unrecorded(run, as_measured(run)), run.rows("collectives", calls.row)
+    lag_ns, op = at_own_pace(run, as_measured(run)), run.rows("collectives", calls.row)
     waits = [can_wait, *(can_wait & op.coded("op").being(name) for name in names)]
     edits = (changes(lag_ns, without_waits(run, its, lag_ns)) for its in waits)
     both, *each = saved_by(run, lag_ns, edits).sum(axis=0).tolist()
@@ -140,5 +140,5 @@ def _also_on_top(
 ) -> tuple[float, int]:
     """What is hidden of the run as it is unrecorded, and with late ranks already mended."""
     measured, mended = as_measured(run), mended_lags(run, min_step_share)
-    alone = hidden(launched_unrecorded(run, measured))
-    return alone, round(alone if mended is measured else hidden(launched_unrecorded(run, mended)))
+    alone = hidden(at_own_pace(run, measured))
+    return alone, round(alone if mended is measured else hidden(at_own_pace(run, mended)))

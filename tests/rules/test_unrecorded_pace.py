@@ -215,3 +215,38 @@ def test_a_saving_of_unrecorded_steps_is_a_share_of_these() -> None:
     assert f"({share} % of unrecorded step time)" in (
         saving(finding, verdict(run, diagnosis)) or ""
     )
+
+
+def computing(manifest: dict[str, Any] | None, *, asleep: bool) -> list[Finding]:
+    """Steps of 21 ms on two CPUs: rank 1 computes, or sleeps, 10 ms longer than rank 0."""
+    run = Tiny(2, backend="gloo", manifest=manifest)
+    for step in range(8):
+        begun = 21_000 * step
+        for rank in range(2):
+            works = 10_000 * (1 + rank * (not asleep))
+            called = 10_000 * (1 + rank)
+            run.step(rank, step, begun, 21_000)
+            run.op(rank, begun, works)
+            if called > works:
+                run.gap(rank, begun + works, called - works)
+            run.collective(
+                rank, "all_reduce", begun + called + 50, 20_950 - called, size=1 << 20, thread=1,
+                asynchronous=0, stream=50, launch_ns=at(begun + called),
+            )  # fmt: skip
+            run.gap(rank, begun + called, 21_000 - called)
+    return list(diagnose(run.trace(), select=["straggler"]).findings)
+
+
+@pytest.mark.parametrize(
+    ("asleep", "step_us", "saved_ms"), [(False, 11_000, 5), (True, 16_000, 10), (False, 21_000, 10)]
+)
+def test_of_hosts_that_compute_recording_slows_what_operators_take(
+    asleep: bool, step_us: int, saved_ms: float
+) -> None:
+    """Half of each operator's time is the recording's, but nothing of a sleep."""
+    (finding,) = computing(unrecorded(*[step_us] * 10), asleep=asleep)
+    assert finding.ranks == (1,)
+    assert "recording slows hosts" not in finding.summary
+    assert finding.cost_ns / 8e6 == pytest.approx(saved_ms, rel=0.05)
+    told = [its.value for its in finding.evidence if its.name == UNRECORDED_STEP]
+    assert told == ([1_000 * step_us] if step_us < 21_000 else [])

@@ -1,4 +1,4 @@
-"""A run whose hosts launch as fast as they do when nobody records it."""
+"""A run whose hosts launch, and call operators, as fast as when nobody records it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Int64
+from commtrace.arrays import Float64, Int64, rows_by
 from commtrace.causal.edits.run_edits import as_measured, step_ns
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.builder import HOST
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.causal.work.busy import host_busy
 from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.intervals import closed, covered
 from commtrace.measures import measure
 from commtrace.metrics.run.unrecorded_steps import Pace, pace
 from commtrace.quantiles import median
@@ -20,7 +22,7 @@ from commtrace.quantiles import median
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["at_own_pace", "launched_unrecorded", "undisturbed", "unrecorded_pace"]
+__all__ = ["at_own_pace", "undisturbed", "unrecorded_pace"]
 
 _LEAST = 1 / 4  # of the time that a launch took while it was recorded
 _USUAL = 0.7  # of the same: the median of 21 programs on GPUs whose steps tell
@@ -29,10 +31,12 @@ _UNLIKE = 1.25  # of it
 _IN_STEP = 0.7  # of a step of the graph's: a host whose steps are shorter runs ahead
 _TRIES = 6  # halves: to 1 % of it
 _LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
+_LEAST_OF_OPERATORS = 1 / 10  # of the time that they took on CPUs
+_BETWEEN_NS = 300_000  # two operators; who runs none for longer does what recording does not slow
 
 
 class _Factors(NamedTuple):
-    """Of the time that a host takes to launch, and for all that takes it longer.
+    """Of the time that a host takes to launch, or for operators, and for all else.
 
     ``of_unrecorded`` says that steps are then as long as unrecorded ones, or nearly.
     """
@@ -48,24 +52,19 @@ _AS_RECORDED = _Factors(1.0, 1.0)
 def at_own_pace(run: Measures, lag_ns: Lags) -> Lags:
     """These lags, with hosts as much faster as makes the median step one that is not recorded.
 
-    All that takes a host up to 1 ms between two launches: longer, it does other things,
+    With GPUs all that takes a host up to 1 ms between two launches: longer, it does other things,
     which recording does not slow. Where that is not enough these, too, are shorter: later steps
-    have less of them, as a new shape's plans are made once. The same lags where nobody knows of
-    such steps.
+    have less of them, as a new shape's plans are made once. Without GPUs what its operators took,
+    and what is between two unless it is long. The same lags where nobody knows of such steps.
     """
     factors = _factors(run)
     return lag_ns if factors == _AS_RECORDED else _faster(run, lag_ns, factors)
 
 
-def launched_unrecorded(run: Measures, lag_ns: Lags) -> Lags:
-    """The same where hosts only launch; where they compute themselves, these lags."""
-    return lag_ns if run_graph(run).calls.on_cpu.any() else at_own_pace(run, lag_ns)
-
-
 @measure
 def undisturbed(run: Measures) -> Lags:
-    """The lags without waits for cores, where hosts launch as fast as when nobody records them."""
-    return launched_unrecorded(run, lags_on_cores(run))
+    """The lags without waits for cores, with hosts as fast as when nobody records them."""
+    return at_own_pace(run, lags_on_cores(run))
 
 
 def unrecorded_pace(run: Measures) -> Pace | None:
@@ -81,13 +80,13 @@ def unrecorded_pace(run: Measures) -> Pace | None:
 
 @measure
 def _factors(run: Measures) -> _Factors:
-    """How much of its time a launch takes when nobody records it, and what takes a host longer.
+    """How much of its time a launch, or an operator, takes when nobody records it, and all else.
 
     All of it if nobody knows. Where devices are busy anyway steps are as long at any pace: then
     launches take what is usual.
     """
     its = pace(run)
-    on_gpu = not run_graph(run).calls.on_cpu.any()
+    on_gpu = _has_gpus(run)
     if its is None or not (its.is_slowed or on_gpu):
         return _AS_RECORDED
     measured = as_measured(run)
@@ -98,13 +97,14 @@ def _factors(run: Measures) -> _Factors:
     def step(launching: float, else_: float = 1.0) -> float:
         return _median_step(run, _faster(run, measured, _Factors(launching, else_)))
 
-    if step(_LEAST) <= wanted:
-        launching = _between(_LEAST, lambda its: step(its) > wanted)
+    least = _LEAST if on_gpu else _LEAST_OF_OPERATORS
+    if step(least) <= wanted:
+        launching = _between(least, lambda its: step(its) > wanted)
         if on_gpu and launching > _USUAL and step(_USUAL) >= _ALIKE * wanted:
             launching = _USUAL
         return _Factors(launching, 1.0, of_unrecorded=tells)
     if not on_gpu:
-        return _Factors(_LEAST, 1.0, of_unrecorded=tells)
+        return _Factors(least, 1.0, of_unrecorded=tells and step(least) <= _UNLIKE * wanted)
     without = step(_LEAST, 0.0)
     if without <= wanted:
         else_ = _between(0.0, lambda its: step(_LEAST, its) > wanted)
@@ -123,9 +123,30 @@ def _between(low: float, is_too_much: Callable[[float], bool]) -> float:
 
 
 def _faster(run: Measures, lag_ns: Lags, factors: _Factors) -> Int64:
-    is_host = (run_graph(run).graph.kind == HOST) & (lag_ns > 0)
+    its = run_graph(run)
+    if not _has_gpus(run):
+        lag = lag_ns.astype(np.int64)
+        lag[its.own] = np.rint(lag[its.own] * (1 - (1 - factors.launching) * _calling(run)))
+        return lag
+    is_host = (its.graph.kind == HOST) & (lag_ns > 0)
     factor = np.where(lag_ns <= _LAUNCH_NS, factors.launching, factors.else_)
     return np.where(is_host, np.rint(lag_ns * factor), lag_ns).astype(np.int64)
+
+
+@measure
+def _calling(run: Measures) -> Float64:
+    """Of each edge of own work on CPUs the share in which its host ran operators one by one."""
+    its = run_graph(run)
+    end = its.graph.time_ns[its.graph.target[its.own]]
+    start = end - its.graph.lag_ns[its.own]
+    time = np.zeros(its.own.size)
+    for (rank,), at in rows_by(its.calls.rank[its.own_call]).items():
+        time[at] = covered(start[at], end[at], closed(host_busy(run, rank), _BETWEEN_NS))
+    return time / np.maximum(end - start, 1)
+
+
+def _has_gpus(run: Measures) -> bool:
+    return not run_graph(run).calls.on_cpu.all()
 
 
 def _median_step(run: Measures, lag_ns: Lags) -> float:
