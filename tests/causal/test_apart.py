@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 from commtrace.causal.blame.culprit import Culprit
@@ -118,3 +119,20 @@ def test_what_gpus_receive_they_pass_on(backend: str, waits_us: float, root_us: 
     its = calls(run.trace())
     waited_ns = (its.last_ns - its.start_ns)[its.rank == 1]
     assert waited_ns.tolist() == [waits_us * 1_000 * (root_us > 700)]
+
+
+@pytest.mark.parametrize(("backend", "waits_us"), [("nccl", 700), ("gloo", 0)])
+def test_gpus_behind_a_late_one_wait_for_it_though_the_root_is_done(
+    backend: str, waits_us: float
+) -> None:
+    """Rank 1 has passed on what fits into buffers; rank 3 gets it when rank 2 has come.
+
+    Rank 4 came right before that, and rank 5 when all others had it.
+    """
+    run = Tiny(6, backend=backend)
+    ranks = ((0, 0, 40), (1, 0, 45), (2, 700, 15), (3, 0, 720), (4, 690, 35), (5, 2_000, 10))
+    for rank, at, took in ranks:
+        run.collective(rank, "broadcast", at, took, size=4096, root=0, thread=1)
+    its = calls(run.trace())
+    waited_ns = (its.last_ns - its.start_ns)[np.argsort(its.rank)]
+    assert waited_ns.tolist() == [0, 0, 0, 1_000 * waits_us, 0, 0]
