@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["overlapped"]
+__all__ = ["larger_buckets", "overlapped"]
 
 _DDP = "other bucket sizes (bucket_cap_mb), static_graph=True"
 _SHARDED = "smaller units or buckets: less is then left when backward ends"
@@ -196,6 +196,13 @@ def _options(run: Measures, op: str, rows: Int64) -> str:
     count, size = median(_in_each_step(calls)), median(calls.ints("size_bytes"))
     if count == 1 and size > _LARGE_BUCKET_BYTES:
         return "smaller buckets (bucket_cap_mb)"
-    if count < _MANY or not 0 < size < _SMALL_BUCKET_BYTES:
-        return _DDP
+    return larger_buckets(run, rows) or _DDP
+
+
+def larger_buckets(run: Measures, rows: Int64) -> str:
+    """That DDP's buckets could be larger, where a step has many small ones; empty else."""
+    calls = run.rows("collectives", rows)
+    count, size = median(_in_each_step(calls)), median(calls.ints("size_bytes"))
+    if is_labelled(run) or count < _MANY or not 0 < size < _SMALL_BUCKET_BYTES:
+        return ""
     return f"larger buckets (bucket_cap_mb: each step has {count:.0f}, of {mb(size)})"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from commtrace.arrays import distinct
 from commtrace.causal.work.cores import FULL, cores_used
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed
+from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, rows_of_operation
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
 from commtrace.quantiles import median
@@ -22,7 +22,7 @@ from commtrace.rules._bound import doing_less, is_bound
 from commtrace.rules._drained import between_waits_ns
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, of_devices, operations_named
 from commtrace.rules._less import asked, fewer_bytes, less, longest, many_small
-from commtrace.rules._overlapped import overlapped
+from commtrace.rules._overlapped import larger_buckets, overlapped
 from commtrace.rules._parameter_gathers import gathers_parameters
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsure import may_wait
@@ -142,7 +142,11 @@ class Unsaved(Struct, frozen=True, eq=False):
         run, op = self.run, str(self.op)
         what = f"only {ms(behind.backward_ns)} of backward" if behind.backward_ns else "no backward"
         why = f"mostly {op} of gradients, and {what} runs with no communication beside it"
-        return self._finding(op, why, f"{asked(run, op)}{less(run, op)}")
+        rows = rows_of_operation(run, op)
+        larger = larger_buckets(run, rows) if op == "all_reduce" else ""
+        return self._finding(
+            op, why, "; ".join(filter(None, (larger, asked(run, op) + less(run, op))))
+        )
 
     def _misplaced(self, op: str) -> Iterator[Finding]:
         """What is exposed of groups that would be faster within hosts; nothing of others."""
