@@ -994,6 +994,29 @@ def test_gradients_hide_behind_backward_alone(
     assert (f"only {told} of backward" in finding.summary) == (told is not None)
 
 
+@pytest.mark.parametrize(("size", "larger"), [(800_000, True), (8_000_000, False)])
+def test_many_small_buckets_could_be_larger_though_backward_hides_little(
+    size: int, larger: bool
+) -> None:
+    """40 all_reduces of 100 µs, one called every 10 µs of 400 µs of backward."""
+    run = Tiny()
+    for i in range(4):
+        start = 9_000 * i
+        run.step(0, i, start, 8_900)
+        run.step(0, i, start + 3_000, 400, label="## backward ##")
+        run.kernel(0, start, 3_000)
+        run.kernel(0, start + 3_000, 400, thread=2)
+        for call in range(40):
+            launched = BASE_NS + 1000 * (start + 3_005 + 10 * call)
+            run.collective(0, "all_reduce", start + 3_100 + 100 * call, 99, size=size,
+                           launch_ns=launched, asynchronous=1)  # fmt: skip
+        run.kernel(0, start + 7_200, 200)
+    (finding,) = diagnose(run.trace(), select=["exposed-communication"]).findings
+    assert "of backward runs with no communication beside it" in finding.summary
+    advised = finding.advice.startswith("larger buckets (bucket_cap_mb: each step has 40, of 800")
+    assert advised == larger
+
+
 @pytest.mark.parametrize(("sizes", "told"), [((1 << 30, 1 << 20), True), ((1 << 29,) * 2, False)])
 def test_a_bucket_that_holds_nearly_all_is_told(sizes: tuple[int, int], told: bool) -> None:
     """The small one runs beside backward, of which the large one leaves nothing to hide behind."""
