@@ -192,7 +192,7 @@ def _sharded_across_hosts(run: Measures) -> _AcrossHosts | None:
     of a shard 2(r-1)/r of an s-th of these. As many shards as a host has ranks stay so many.
     """
     link = usual_link(run, one_host=True)
-    found = _apart(run, lambda name: "shard" in name, lambda name: "replicate" in name, link)
+    found = _apart(run, lambda name: "shard" in name, lambda name: "rep" in name, link)
     if found is None:
         return None
     shards, replicas = (median(its.ints("ranks")) for its in (found.far, found.near))
