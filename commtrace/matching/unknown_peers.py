@@ -1,7 +1,8 @@
 """Whose send or recv it is, where a rank's own trace does not tell.
 
 PyTorch names a peer by its rank in the group, and on CPUs not the group: of a rank that is in
-several, it may be one of several peers. Then it is the one whose own calls lack as many ends.
+several, it may be one of several peers. Then it is the one whose own calls lack as many ends. What
+names its group, but not the peer, is for the other where that has two ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from commtrace.arrays import NULL, Int64, grouped
+from commtrace.comms import members
 from commtrace.matching.collective_arrays import Collectives
 
 __all__ = ["with_peers"]
@@ -39,9 +41,11 @@ class _Lack(NamedTuple):
 def with_peers(rows: Collectives) -> Collectives:
     """The rows with each peer that only one other rank can be, and with that one's communicator.
 
-    A peer is known from the other end, where that names this rank, as often as this rank's calls
-    lack; or from the only other rank whose calls of that kind lack theirs, as many.
+    A peer is known where the group has one other rank; from the other end, where that names this
+    rank, as often as this rank's calls lack; or from the only other rank whose calls of that kind
+    lack theirs, as many.
     """
+    rows = _of_pairs(rows)
     unknown = np.flatnonzero(rows.p2p & (rows.peer == NULL))
     if not unknown.size:
         return rows
@@ -58,6 +62,26 @@ def with_peers(rows: Collectives) -> Collectives:
     for mine, other in _only(left):
         peer[mine.rows] = other.rank
     return replace(rows, peer=peer, communicator=communicator)
+
+
+def _of_pairs(rows: Collectives) -> Collectives:
+    """The rows with the peers of messages in groups of two ranks."""
+    both = np.asarray([_pair(name) for name in rows.communicators], np.int64).reshape(-1, 2)
+    unknown = np.flatnonzero(rows.p2p & (rows.peer == NULL) & (rows.communicator >= 0))
+    of = both[rows.communicator[unknown]]
+    rank = rows.rank[unknown]
+    mine = (of[:, 0] == rank) | (of[:, 1] == rank)
+    if not mine.any():
+        return rows
+    peer = rows.peer.copy()
+    peer[unknown[mine]] = (of.sum(axis=1) - rank)[mine]
+    return replace(rows, peer=peer)
+
+
+def _pair(communicator: str) -> tuple[int, int]:
+    """The two ranks of a group; none where it has more, or fewer."""
+    ranks = members(communicator)
+    return (ranks[0], ranks[1]) if len(ranks) == 2 else (NULL, NULL)
 
 
 def _each(rows: Collectives, unknown: Int64) -> Iterator[_Ends]:

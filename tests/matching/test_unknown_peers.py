@@ -170,3 +170,14 @@ def test_stages_that_were_not_recorded_leave_the_others_theirs() -> None:
     calls = trace.rows("collectives")
     fewer = replace(trace, collectives=calls.take(calls.ints("rank") < 2))
     assert int((match(fewer).matches.ints("present") == 1).sum()) == 4 * 3 * 2
+
+
+def test_of_two_ranks_each_sends_to_the_other_though_no_clock_is_known() -> None:
+    """The other pair sends nothing, and nothing else ties the clocks, which are 9 ms apart."""
+    run = Tiny(4, hosts=("a", "b", "c", "d"))
+    run.groups = {"pp0": (0, 2), "pp1": (1, 3)}
+    for micro in range(3):
+        for rank, op in ((0, "send"), (2, "recv")):
+            at = 1_000 * micro + 4_500 * rank
+            run.collective(rank, op, at, 200, size=ROW, seq=None, group="pp0")
+    assert alone(run) == 0
