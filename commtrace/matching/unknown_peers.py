@@ -65,9 +65,10 @@ def with_peers(rows: Collectives) -> Collectives:
 
 
 def _of_pairs(rows: Collectives) -> Collectives:
-    """The rows with the peers of messages in groups of two ranks."""
+    """The rows with the peers of messages in groups of two ranks, which only GPUs name."""
     both = np.asarray([_pair(name) for name in rows.communicators], np.int64).reshape(-1, 2)
-    unknown = np.flatnonzero(rows.p2p & (rows.peer == NULL) & (rows.communicator >= 0))
+    named = ~rows.on_cpu & (rows.communicator >= 0)
+    unknown = np.flatnonzero(rows.p2p & (rows.peer == NULL) & named)
     of = both[rows.communicator[unknown]]
     rank = rows.rank[unknown]
     mine = (of[:, 0] == rank) | (of[:, 1] == rank)

@@ -281,7 +281,8 @@ def test_a_message_of_an_unknown_peer_is_of_the_only_one_that_names_it(make_trac
     calls = [call(1, 0, op="recv", peer=None), call(0, 0, op="send", peer=1)]
     assert partners(run(make_trace, calls, hosts="aa")) == [[0, 1]]
     calls.append(call(2, 0, op="send", peer=1))
-    assert partners(run(make_trace, calls, hosts="aaa")) == [[0], [1], [2]]
+    three = [group(rank, ranks="0,1,2", size=3) for rank in range(3)]
+    assert partners(run(make_trace, calls, three, hosts="aaa")) == [[0], [1], [2]]
 
 
 def test_no_operations_and_one_rank(make_trace: Make) -> None:
