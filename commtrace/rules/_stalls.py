@@ -17,6 +17,7 @@ from commtrace.metrics.run.line_looks import line_during
 from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.quantiles import median
+from commtrace.rules._less import UNUSED
 from commtrace.units import clean, cut, ms
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ _REMEDIES = {
     "_foreach_": _FUSED,
     "scaled_dot_product": "cuDNN plans attention anew for each new shape, tens of ms each: pad to "
     "few lengths, or torch.backends.cuda.enable_cudnn_sdp(False)",
+    "unused_parameters": UNUSED,
     "dynamo": f"torch.compile compiles anew, {COMPILES}",
 }
 _IN_TORCH = {
@@ -102,8 +104,6 @@ _NO_ROOM = (
     "or in pieces (num_alloc_retries in torch.cuda.memory_stats()) set "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use inputs of few sizes, smaller batches"
 )
-
-
 _LESS = "do less there, or launch further ahead"
 
 

@@ -238,3 +238,20 @@ def test_memory_that_is_not_freed_waits_for_nothing() -> None:
             run.blocking_call(rank, "cudaStreamSynchronize", at + 4_475, 2_015)
     (its,) = diagnose(run.trace(), select=["host-sync"]).findings
     assert its.cost_ns == pytest.approx(12 * 2.44e6, rel=0.05)
+
+
+def test_a_stall_in_ddps_search_for_unused_parameters_names_the_option(tmp_path: Path) -> None:
+    """Six kernels of 3 ms, before each of which the host searches for 5 ms."""
+    events = []
+    for turn in range(6):
+        at = 9_000.0 * turn
+        name = "torch.distributed.ddp.reducer::search_unused_parameters"
+        events += [
+            event("cpu_op", name, at, 5_000, 1),
+            event("cuda_runtime", "cudaLaunchKernel", at + 5_100, 3, 1, correlation=turn + 1),
+            event("kernel", "gemm", at + 5_110, 3_000, 7, device=0, stream=7, correlation=turn + 1),
+        ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    run = load(tmp_path, cache=False, workers=1).measures
+    (its,) = diagnose(run, select=["launch-gap"]).findings
+    assert ": leave out find_unused_parameters=True if all are used" in its.advice
