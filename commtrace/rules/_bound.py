@@ -12,7 +12,7 @@ from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
 from commtrace.rules._exposed import Devices
 from commtrace.rules._less import OF_SHARDS, asked, less, sharded
-from commtrace.rules._parameter_gathers import ONE_UNIT, is_one_unit
+from commtrace.rules._parameter_gathers import KEPT, ONE_UNIT, is_one_unit
 from commtrace.units import percent
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def _keeping(run: Measures) -> str:
     if not again:
         return ""
     return (
-        "keep parameters from forward to backward where memory allows "
-        f"(reshard_after_forward=False): {percent(again, int(size.sum()))} of the bytes; "
+        f"keep parameters from forward to backward where memory allows ({KEPT}): "
+        f"{percent(again, int(size.sum()))} of the bytes; "
     )
 
 

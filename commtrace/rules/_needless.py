@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from commtrace.arrays import NULL, codes, first_rows
 from commtrace.diagnosis import Evidence
 from commtrace.quantiles import median
+from commtrace.rules._parameter_gathers import KEPT
 
 if TYPE_CHECKING:
     from commtrace.table import Rows
@@ -180,7 +181,7 @@ def frozen(needless: Rows) -> Said:
         ("parameters that are trained: not a tenth as many elements are reduced",),
         "leave the frozen model whole on each GPU if memory has room (DDP or ZeRO-2 for what is "
         "trained; frozen weights in 8 or 4 bits), or keep what forward gathered for backward "
-        "(reshard_after_forward=False)",
+        f"({KEPT})",
         "medium",
     )
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = [
+    "KEPT",
     "ONE_UNIT",
     "SHARDING_LABELS",
     "gathers_parameters",
@@ -29,7 +30,9 @@ _WAYS = (
     ("FSDP2", "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch"),
 )
 _ZERO = "ZeRO-3: stage3_prefetch_bucket_size"
-_KEEP = ", or keep them after forward where memory allows (reshard_after_forward=False)"
+KEPT = "FSDP2: reshard_after_forward=False; FSDP1: ShardingStrategy.SHARD_GRAD_OP"
+"""How parameters that forward gathered are kept for backward."""
+_KEEP = f", or keep them after forward where memory allows ({KEPT})"
 _GATHERS = "FSDP::all_gather"
 _FSDP1 = "FullyShardedDataParallel.forward"
 ONE_UNIT = (

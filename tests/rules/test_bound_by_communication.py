@@ -39,7 +39,7 @@ def test_parameters_may_stay_and_shards_may_lie_within_hosts() -> None:
     (its,) = found()
     assert "nearly all compute runs beside communication already" in its.summary
     assert its.advice.startswith("keep parameters from forward to backward")
-    assert "(reshard_after_forward=False): 33 % of the bytes" in its.advice
+    assert "SHARD_GRAD_OP): 33 % of the bytes" in its.advice
     assert "HSDP" in its.advice
     assert "half precision" not in its.advice, "they are"
     assert (its.cost_ns, its.confidence) == (0, "low")
