@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -18,6 +19,7 @@ from commtrace.causal.rank.unrecorded import with_waits
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.whatif import whatif
 from commtrace.causal.work.segments import DEVICES, own_work
+from commtrace.diagnosis import Finding
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
@@ -160,30 +162,39 @@ def test_ranks_of_each_group_are_a_stair(is_stair: bool) -> None:
     assert [its.graded for its in found] == [is_stair]
 
 
+def in_turn(late: Sequence[Collection[int]], *, computes: bool) -> Finding:
+    """In each step some of four ranks take 4 ms longer: their hosts, or their GPUs."""
+    run = Tiny(ranks=4)
+    for step, rank in product(range(len(late)), range(4)):
+        begun = 10_000 * step
+        more = 4_000 * (rank in late[step])
+        run.step(rank, step, begun, 10_000)
+        launch, takes = (begun, 1_000 + more) if computes else (begun + more, 1_000)
+        run.kernel(rank, launch + 10, takes, launch_ns=at(launch))
+        arrival = begun + more + 1_020
+        run.collective(
+            rank,
+            "all_reduce",
+            arrival,
+            begun + 9_000 - arrival,
+            size=1 << 26,
+            launch_ns=at(launch + 5),
+        )
+    (its,) = diagnose(run.trace(), select=["jitter"]).findings
+    return its
+
+
 @pytest.mark.parametrize(("computes", "each_ms"), [(False, 4), (True, 3)])
 def test_pauses_in_turn_vanish_and_work_in_turn_is_shared(computes: bool, each_ms: float) -> None:
-    """Of four ranks another takes 4 ms longer in each step: its host, or its GPU for more work."""
-    run = Tiny(ranks=4)
-    for step in range(8):
-        begun = 10_000 * step
-        for rank in range(4):
-            late = 4_000 * (rank == step % 4)
-            run.step(rank, step, begun, 10_000)
-            launch, takes = (begun, 1_000 + late) if computes else (begun + late, 1_000)
-            run.kernel(rank, launch + 10, takes, launch_ns=at(launch))
-            arrival = begun + late + 1_020
-            run.collective(
-                rank,
-                "all_reduce",
-                arrival,
-                begun + 9_000 - arrival,
-                size=1 << 26,
-                launch_ns=at(launch + 5),
-            )
-    (its,) = diagnose(run.trace(), select=["jitter"]).findings
+    its = in_turn([[step % 4] for step in range(8)], computes=computes)
     assert its.cost_ns / 1e6 == pytest.approx(8 * each_ms, rel=0.05)
     assert ("if none of them paused" in its.summary) is not computes
     assert ("launch-gap" in (its.explains or ())) is not computes
+
+
+def test_where_most_pause_in_one_step_that_is_not_typical_of_it() -> None:
+    its = in_turn([[0], [1], [1, 2, 3], [2], [3], [0], [1], [2]], computes=False)
+    assert its.cost_ns / 1e6 == pytest.approx(8 * 4, rel=0.05)
 
 
 def test_delays_in_different_places_are_named_one_by_one() -> None:

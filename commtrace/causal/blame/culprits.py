@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, distinct
+from commtrace.arrays import Float64, Int64, codes, distinct
 from commtrace.causal.blame.culprit import Culprit, as_awaited
 from commtrace.causal.blame.doubts import as_cores_are_shared
 from commtrace.causal.blame.graded import together_if_graded
@@ -28,14 +28,16 @@ from commtrace.causal.edits.bounds import critical_path
 from commtrace.causal.edits.own_pace import undisturbed
 from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved_by, scaled
 from commtrace.causal.replay.graph import Change, Lags, changed, changes
+from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.cores import fight
-from commtrace.causal.work.segments import work_on_cores, work_with
+from commtrace.causal.work.segments import OwnWork, work_on_cores, work_with
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
 from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.quantiles import quantiles
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -171,12 +173,23 @@ def evened(run: Measures, min_share: float) -> Int64:
 def unpaused(run: Measures, min_share: float) -> Int64:
     """What each step is shorter if all do each segment as is typical of others, culprits aside.
 
-    Pauses in turn vanish so: in their mean time all would pause a little.
+    Pauses in turn vanish so: in their mean time all would pause a little. Where most pause in the
+    same step hosts take no longer than they do in the median step.
     """
     lag, but = _aside(run, min_share)
     ranks = [rank for rank in distinct(run_graph(run).calls.rank).tolist() if rank not in but]
     work, mine = work_on_cores(run, lag), of_ranks(run, ranks)
-    return saved_by(run, lag, [scaled(run, work, work.typical_ns[mine], mine, lag)])[:, 0]
+    wanted = work.typical_ns.copy()
+    wanted[:, HOSTS] = np.minimum(wanted[:, HOSTS], _in_median_step(run, work))
+    return saved_by(run, lag, [scaled(run, work, wanted[mine], mine, lag)])[:, 0]
+
+
+def _in_median_step(run: Measures, work: OwnWork) -> Float64:
+    """What each rank's host does at each place in the median of its steps; of each call."""
+    calls = run_graph(run).calls
+    at = codes(calls.rank, calls.place)
+    own_ns = work.own_ns[:, HOSTS].astype(np.int64)
+    return quantiles(at, own_ns, 50, int(at.max(initial=-1)) + 1)[at]
 
 
 def _aside(run: Measures, min_share: float) -> tuple[Lags, list[int]]:
