@@ -8,15 +8,18 @@ __all__ = ["StepsAfter"]
 
 _SETTLES = 3
 """Steps in which other ranks may still write their traces, and whoever needs them waits."""
-_MOST = 32
+_ENOUGH, _MOST = 5, 32
 
 
 class StepsAfter:
-    """Of the first 32 steps that nothing of a recording disturbs any more, how long each took."""
+    """Of the first 32 steps that nothing of a recording disturbs any more, how long each took.
+
+    Of a program with few steps left only the first of these is taken to be disturbed, in which all
+    wait for the last that writes.
+    """
 
     def __init__(self) -> None:
         self._last_ns: int | None = None
-        self._left = _SETTLES + _MOST
         self._steps_ns: list[int] = []
 
     def begin(self) -> None:
@@ -25,14 +28,14 @@ class StepsAfter:
 
     def end(self) -> None:
         """A step has ended. Most of them are beyond those that count."""
-        if self._last_ns is None or not self._left:
+        if self._last_ns is None or len(self._steps_ns) == _SETTLES + _MOST:
             return
         now = time.perf_counter_ns()
-        self._left -= 1
-        if self._left < _MOST:
-            self._steps_ns.append(now - self._last_ns)
+        self._steps_ns.append(now - self._last_ns)
         self._last_ns = now
 
     def facts(self) -> dict[str, list[int]]:
         """``unrecorded_steps_ns``, or nothing where there was none."""
-        return {"unrecorded_steps_ns": self._steps_ns} if self._steps_ns else {}
+        few = len(self._steps_ns) < _SETTLES + _ENOUGH
+        its = self._steps_ns[1 if few else _SETTLES :]
+        return {"unrecorded_steps_ns": its} if its else {}

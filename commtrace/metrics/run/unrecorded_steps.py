@@ -26,7 +26,7 @@ SLOWED = "slowed-by-recording"
 """The note's code."""
 UNRECORDED_STEP = "median step that is not recorded"
 """The evidence of a finding whose saving is of such steps."""
-_LEAST = 5
+_LEAST = 3
 _MUCH, _FAR, _MOST = 1.1, 2, 20
 _LITTLE = 0.97  # of a step
 _SEVERAL = 2  # long ones among the steps: the program's own
