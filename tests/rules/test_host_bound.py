@@ -214,3 +214,26 @@ def test_what_all_ranks_do_under_a_label(label: str, does: str, advice: str) -> 
     assert its.summary == f"all ranks {does} for 20 ms of each step"
     assert its.advice.startswith(advice)
     assert its.cost_ns == pytest.approx(STEPS * 20e6, rel=0.01)
+
+
+def test_of_a_function_that_all_are_in_the_line_is_that_of_the_late_one() -> None:
+    """All of it is one function, in which both compute at one line for 60 ms a step."""
+    run = Tiny(2, backend="gloo")
+    for step in range(STEPS):
+        start = step * STEP_US
+        for rank in range(2):
+            loops = 24_000 * rank
+            run.step(rank, step, start, STEP_US)
+            run.op(rank, start + loops, 60_000)
+            for look in range(LOOK_US, loops + 60_001, LOOK_US):
+                line = "train.py:68 in main" if look <= loops else "train.py:52 in main"
+                run.look(rank, start + look - 1, line, LOOK_US)
+            call = start + loops + 60_000
+            took = start + 99_900 - call
+            run.gap(rank, call, took)
+            same = {"thread": 1, "asynchronous": 0}
+            run.collective(rank, "all_reduce", call, took, size=1 << 20, **same)
+    its = longer_at(run.trace(), [1])
+    assert its is not None
+    assert its.line == "train.py:68 in main"
+    assert its.more_ns == pytest.approx(STEPS * 24e6, rel=0.1)

@@ -45,30 +45,30 @@ class Longer(Struct, frozen=True):
 class Looks(Struct, frozen=True, eq=False):
     """The looks at ranks' own work: not at what waits for others.
 
-    ``lines`` has for each function its line that most of the looks are at. Each look is at the own
-    work of a ``call``, a row of the graph's, in a ``function``, the number of one; it stands for
-    ``time_ns``. In Python is what the thread ran of that, ``python_ns``, if it mostly ran, and
-    neither an operator nor what has a label. ``ranks`` are all that the recorder looked at.
+    Each look is at the own work of a ``call``, a row of the graph's, at a ``line``, the number of
+    one of ``lines``, in a ``function``, the number of one; it stands for ``time_ns``. In Python is
+    what the thread ran of that, ``python_ns``, if it mostly ran, and neither an operator nor what
+    has a label. ``ranks`` are all that the recorder looked at.
     """
 
     ranks: Int64
     lines: tuple[str, ...]
     call: Int64
+    line: Int64
     function: Int64
     time_ns: Int64
     python_ns: Int64
 
     def take(self, which: Bool) -> Looks:
         """Some of them."""
-        call, function = self.call[which], self.function[which]
-        times = self.time_ns[which], self.python_ns[which]
-        return Looks(self.ranks, self.lines, call, function, *times)
+        columns = self.call, self.line, self.function, self.time_ns, self.python_ns
+        return Looks(self.ranks, self.lines, *(each[which] for each in columns))
 
-    def by_rank(self, run: Measures, time_ns: Int64) -> Float64:
-        """Sums of a time of each look: ranks × functions."""
+    def by_rank(self, run: Measures, time_ns: Int64, of: Int64) -> Float64:
+        """Sums of a time of each look: ranks × the lines or functions that they are ``of``."""
         rank = run_graph(run).calls.rank[self.call]
-        shape = self.ranks.size, len(self.lines)
-        cell = np.searchsorted(self.ranks, rank) * shape[1] + self.function
+        shape = self.ranks.size, len(self.lines)  # there are no more functions
+        cell = np.searchsorted(self.ranks, rank) * shape[1] + of
         times = np.bincount(cell, time_ns, shape[0] * shape[1])
         return np.asarray(times.reshape(shape), dtype=np.float64)
 
@@ -82,12 +82,12 @@ def looks(run: Measures) -> Looks | None:
         return None
     names, segments = dict[str, int](), _segments(run)
     parts = [_at_own_work(run, rank, its, segments[rank], names) for rank, its in seen.items()]
-    call, name, time_ns, python_ns = map(np.concatenate, zip(*parts, strict=True))
+    call, line, time_ns, python_ns = map(np.concatenate, zip(*parts, strict=True))
     if not call.size:
         return None
-    lines, function = by_function([*names], name, time_ns)
+    _, function = by_function([*names], line, time_ns)
     ranks = np.asarray([*seen], dtype=np.int64)
-    return Looks(ranks, tuple(lines), call, function, time_ns, python_ns)
+    return Looks(ranks, tuple(names), call, line, function, time_ns, python_ns)
 
 
 def _at_own_work(
@@ -127,7 +127,7 @@ def _segments(run: Measures) -> dict[int, _Segments]:
 
 
 def longer_at(run: Measures, ranks: Collection[int], steps: Collection[int] = ()) -> Longer | None:
-    """The line that these ranks are at longer than others, most of all.
+    """Where these ranks are longer than others: so long in a function, and most of that at a line.
 
     In the mean of them, beyond the median of the others; in some of the graph's steps, if these are
     given. None where too few looks tell.
@@ -139,15 +139,17 @@ def longer_at(run: Measures, ranks: Collection[int], steps: Collection[int] = ()
         its = its.take(np.isin(run_graph(run).step_of[its.call], list(steps)))
     if not its.call.size:
         return None
-    mine, others = _beside(run, its, ranks, its.time_ns)
+    mine, others = _beside(run, its, ranks, its.time_ns, its.function)
     more = mine - others
     enough = np.where(others > 0, _FEW, _FEW_ALONE) * median(its.time_ns)
     longest = int(np.where(more >= enough, more, 0).argmax())
     if more[longest] < enough[longest]:
         return None
-    in_python, _ = _beside(run, its, ranks, its.python_ns)
+    in_python, _ = _beside(run, its, ranks, its.python_ns, its.function)
     runs = float(in_python[longest] / mine[longest])
-    return Longer(its.lines[longest], float(more[longest]), runs)
+    there = its.take(its.function == longest)
+    each, usual = _beside(run, there, ranks, there.time_ns, there.line)
+    return Longer(its.lines[int((each - usual).argmax())], float(more[longest]), runs)
 
 
 def only_there_ns(run: Measures, ranks: Collection[int]) -> float:
@@ -155,19 +157,19 @@ def only_there_ns(run: Measures, ranks: Collection[int]) -> float:
     its = looks(run)
     if its is None:
         return 0.0
-    mine, others = _beside(run, its, ranks, its.python_ns)
+    mine, others = _beside(run, its, ranks, its.python_ns, its.function)
     only = (mine >= _FEW * median(its.time_ns)) & (others <= _HARDLY * mine)
     return float(mine[only].sum())
 
 
 def _beside(
-    run: Measures, its: Looks, ranks: Collection[int], time_ns: Int64
+    run: Measures, its: Looks, ranks: Collection[int], time_ns: Int64, of: Int64
 ) -> tuple[Float64, Float64]:
-    """Sums of a time of each look by function: of these ranks in the mean, of others the median.
+    """Sums of a time of each look by what it is ``of``: these ranks' mean, the others' median.
 
     Nothing where none of either were looked at.
     """
-    times, mine = its.by_rank(run, time_ns), np.isin(its.ranks, list(ranks))
+    times, mine = its.by_rank(run, time_ns, of), np.isin(its.ranks, list(ranks))
     if not mine.any() or mine.all():
         return (nothing := np.zeros(len(its.lines))), nothing
     return times[mine].mean(axis=0), np.asarray(medians(times[~mine], axis=0))
