@@ -147,8 +147,8 @@ class HostBound(Rule, frozen=True):
 
 def _in_python(run: Measures, seen: Looks) -> Int64:
     """The functions that compute outside of torch, the longest first."""
-    every = seen.by_rank(run, seen.time_ns).sum(axis=0)
-    python = seen.by_rank(run, seen.python_ns).sum(axis=0)
+    every = seen.by_rank(run, seen.time_ns, seen.function).sum(axis=0)
+    python = seen.by_rank(run, seen.python_ns, seen.function).sum(axis=0)
     which = np.flatnonzero((python > 0) & (python >= _MOSTLY * every))
     longest: Int64 = which[np.argsort(-python[which], kind="stable")]
     return longest
@@ -165,13 +165,20 @@ def _together(run: Measures, seen: Looks, functions: Int64) -> Alike:
 def _where(run: Measures, seen: Looks, functions: Int64) -> str:
     """The lines where that is, with what each takes a step."""
     steps = max(run_graph(run).step_ns.size, 1)
-    python: Float64 = seen.by_rank(run, seen.python_ns).mean(axis=0)[functions] / steps
+    python: Float64 = (
+        seen.by_rank(run, seen.python_ns, seen.function).mean(axis=0)[functions] / steps
+    )
     named = [
-        f"{clean(seen.lines[number])} ({ms(time)})"
+        f"{clean(_longest_line(run, seen.take(seen.function == number)))} ({ms(time)})"
         for number, time in zip(functions.tolist(), python.tolist(), strict=True)
         if time >= _PART * python.sum()
     ]
     return f", mostly at {', '.join(named[:_NAMED])}"
+
+
+def _longest_line(run: Measures, seen: Looks) -> str:
+    """The line that computes for longest."""
+    return seen.lines[int(seen.by_rank(run, seen.python_ns, seen.line).sum(axis=0).argmax())]
 
 
 def _run(loops_us: float) -> Measures:
