@@ -74,9 +74,18 @@ def _how_long(culprit: Culprit, run: Measures, there: Longer) -> str:
     if culprit.persistent or not culprit.spikes:
         return f"{about(there.more_ns / run_graph(run).step_ns.size)} a step"
     then = longer_at(run, culprit.ranks, culprit.spikes)
-    if then is None or then.line != there.line:
+    if then is None or then.function != there.function:
         return ""
     return f"{about(then.more_ns / len(culprit.spikes))} in such a step"
+
+
+def _in_a_step(culprit: Culprit, run: Measures, time_ns: float) -> str:
+    """A time of all steps in words: of each, or of each in which it stalls."""
+    if not has_steps(run):
+        return ms(time_ns)
+    if culprit.persistent or not culprit.spikes:
+        return f"{ms(time_ns / run_graph(run).step_ns.size)} a step"
+    return f"{ms(time_ns / len(culprit.spikes))} in such a step"
 
 
 def _mostly_at(culprit: Culprit, run: Measures) -> Longer | None:
@@ -103,8 +112,8 @@ def of_host(culprit: Culprit, run: Measures) -> str:
         return at_line(run, rank, when, known_work(run, rank, when) or ANYTHING)
     parts = culprit.parts_ns
     if parts["checkpoint"] > _SAVES * parts["host"]:
-        saves = ms(parts["checkpoint"] / len(culprit.ranks))
-        return f"look at what is done beside saving a checkpoint, which is {saves} of it: {SAVE}"
+        saves = _in_a_step(culprit, run, parts["checkpoint"] / len(culprit.ranks))
+        return f"look at what is done beside saving a checkpoint, which takes {saves}: {SAVE}"
     took, there = processor(run, culprit.ranks), _mostly_at(culprit, run)
     if took is None:
         return ANYTHING

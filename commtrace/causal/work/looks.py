@@ -32,12 +32,14 @@ _Segments = tuple[Int64, ...]
 
 
 class Longer(Struct, frozen=True):
-    """A line that ranks are at longer than others: by ``more_ns``, in all.
+    """A line of a ``function``, the number of one, in which ranks are longer than others.
 
-    ``runs`` is the share of their time there in which their threads run Python.
+    By ``more_ns``, in all; ``runs`` is the share of their time there in which their threads run
+    Python.
     """
 
     line: str
+    function: int
     more_ns: float
     runs: float
 
@@ -149,7 +151,8 @@ def longer_at(run: Measures, ranks: Collection[int], steps: Collection[int] = ()
     runs = float(in_python[longest] / mine[longest])
     there = its.take(its.function == longest)
     each, usual = _beside(run, there, ranks, there.time_ns, there.line)
-    return Longer(its.lines[int((each - usual).argmax())], float(more[longest]), runs)
+    line = its.lines[int((each - usual).argmax())]
+    return Longer(line, longest, float(more[longest]), runs)
 
 
 def only_there_ns(run: Measures, ranks: Collection[int]) -> float:

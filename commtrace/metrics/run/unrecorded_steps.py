@@ -26,7 +26,7 @@ SLOWED = "slowed-by-recording"
 """The note's code."""
 UNRECORDED_STEP = "median step that is not recorded"
 """The evidence of a finding whose saving is of such steps."""
-_LEAST = 3
+_LEAST = 2
 _MUCH, _FAR, _MOST = 1.1, 2, 20
 _LITTLE = 0.97  # of a step
 _SEVERAL = 2  # long ones among the steps: the program's own
@@ -72,7 +72,7 @@ def pace(run: Measures) -> Pace | None:
     """Of hosts' steps, the median rank's.
 
     The recorder notes in the manifest how long steps took behind those that it recorded. None
-    where it did not, has fewer than five of a rank, such as no recording makes 20 times as long, or
+    where it did not, has fewer than two of a rank, such as no recording makes 20 times as long, or
     steps of no length; and where some are long and some short before and behind, so that medians
     are of the ones or the others.
     """
