@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _TIMES_MORE = 4
 _UNSURE = " (not sure: on CPUs small micro-batches may take nearly as long as large ones)"
+_ENOUGH = 2  # micro-batches for each stage, on CPUs
 _MUCH = 0.1  # of the waiting
 _UNLIKE = 2.0  # times what each of equal micro-batches has
 _INTERLEAVED = (
@@ -77,8 +78,9 @@ class PipelineBubble(Rule, frozen=True):
 
     Blind spots
         Interleaved schedules of two stages, whose links do not show it. A stage that waits
-        elsewhere, or longer for other pipelines. Ranks that exchange the edges of their domains
-        with both neighbours at once are no pipeline.
+        elsewhere, or longer for other pipelines. On CPUs small micro-batches may take nearly as
+        long as large ones: of twice as many as stages more are not advised. Ranks that exchange
+        the edges of their domains with both neighbours at once are no pipeline.
     """
 
     may_be_needed: ClassVar[bool] = True
@@ -107,7 +109,8 @@ class PipelineBubble(Rule, frozen=True):
             largest = _unlike(mine)
             equal = _if_alike_ns(mine, len(chain), waiting - filling) if largest else 0
             in_turn = _if_at_once_ns(run, mine, len(chain), waiting)
-            gain = max(_gain_ns(run, mine.rows, filling, chain), equal, in_turn)
+            more = 0 if _has_enough(mine, len(chain)) else _gain_ns(run, mine.rows, filling, chain)
+            gain = max(more, equal, in_turn)
             matters = worth_reporting(times * gain, run, self.min_step_share)
             if mine.is_pipeline and matters:
                 unlike = largest if gain == equal else None
@@ -145,8 +148,9 @@ class PipelineBubble(Rule, frozen=True):
                 equal += f", but the largest has {100 * most.largest:.0f} % of a step's bytes"
             if most.take_turns:
                 equal += ", but the first sends none before the last one's gradient is back"
-        on_cpus = bool(messages.rows.coded("device").being("cpu").all())
-        unsure = _UNSURE if on_cpus and batches is not None and not most.take_turns else ""
+        unsure = (
+            _UNSURE if _on_cpus(messages) and batches is not None and not most.take_turns else ""
+        )
         return self.finding(
             messages.rows,
             summary=f"{who} wait {measured:.0f} % of the time for their neighbours{equal}{unsure}",
@@ -276,6 +280,15 @@ def _if_at_once_ns(run: Measures, mine: Messages, stages: int, waiting: float) -
         return 0
     left = (batches + stages - 1) / (batches * stages)
     return round(min(waiting, (1 - left) * whole(run).time_ns))
+
+
+def _has_enough(mine: Messages, stages: int) -> bool:
+    """Whether more micro-batches would rather cost than save time."""
+    return mine.has_steps and _on_cpus(mine) and mine.per_step >= _ENOUGH * stages
+
+
+def _on_cpus(mine: Messages) -> bool:
+    return bool(mine.rows.coded("device").being("cpu").all())
 
 
 def _times(run: Measures) -> float:

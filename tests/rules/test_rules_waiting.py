@@ -327,9 +327,10 @@ def test_who_serves_two_others_is_no_stage_between_them(serves: bool, first: int
     assert bool([*chains_of(messages_of(run.trace(), 6))]) != serves
 
 
-def filling(micro_batches: int, second_us: float = 970) -> Measures:
+def filling(micro_batches: int, second_us: float = 970, backend: str = "nccl") -> Measures:
     """Two stages; the second waits for the first micro-batch of each step, and messages."""
-    run = Tiny(ranks=2)
+    run = Tiny(ranks=2, backend=backend)
+    works = run.kernel if backend == "nccl" else run.op
     run.groups = {"pp": (0, 1)}
     length = (micro_batches + 1) * 1000
     for step, rank in product(range(4), (0, 1)):
@@ -339,10 +340,10 @@ def filling(micro_batches: int, second_us: float = 970) -> Measures:
         ready = start + (batch + 1) * 1000
         posted = ready - 994 + second_us if batch else start + 5
         its = {"size": 1 << 20, "group": "pp"}
-        run.kernel(0, ready - 990, 970)
+        works(0, ready - 990, 970)
         run.collective(0, "send", ready - 10, 10, peer=1, **its)
         run.collective(1, "recv", posted, ready - posted, peer=0, **its)
-        run.kernel(1, ready + 6, second_us)
+        works(1, ready + 6, second_us)
     return run.trace()
 
 
@@ -353,6 +354,14 @@ def test_a_bubble_that_more_micro_batches_hardly_shorten_is_none(
     """Each added message takes time, too."""
     trace = filling(micro_batches)
     assert bool(bubbles_of(trace)) == fires
+
+
+@pytest.mark.parametrize(("backend", "micro_batches"), [("gloo", 3), ("nccl", 4)])
+def test_cpus_with_twice_as_many_micro_batches_as_stages_have_enough(
+    backend: str, micro_batches: int
+) -> None:
+    assert bubbles_of(filling(micro_batches, backend=backend), min_step_share=0.01)
+    assert not bubbles_of(filling(4, backend="gloo"), min_step_share=0.01)
 
 
 def test_what_a_short_stage_waits_for_a_long_one_more_micro_batches_do_not_shorten() -> None:
