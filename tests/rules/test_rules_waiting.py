@@ -983,3 +983,17 @@ def test_a_rank_that_another_hides_is_late_for_what_takes_it_longest() -> None:
     assert (hidden.cause, hidden.cost_ns) == ("host", 0)
     assert hidden.cost_on_top_ns is not None
     assert hidden.cost_on_top_ns > 6e6
+
+
+@pytest.mark.parametrize("slab", [True, False])
+def test_two_that_exchange_borders_are_no_pipeline_whatever_else_one_sends(slab: bool) -> None:
+    """Three times both at once, and then rank 1 sends all that it has, in each of 12 rounds."""
+    run = Tiny(ranks=2, backend="gloo")
+    for begin in range(0, 120_000, 10_000):
+        for at in range(begin, begin + 6_000, 2_000):
+            for rank, (op, late) in product((0, 1), (("send", 0), ("recv", 10))):
+                run.collective(rank, op, at + late, 500 - late, size=4096, peer=1 - rank)
+        if slab:
+            run.collective(1, "send", begin + 7_000, 500, size=1 << 22, peer=0)
+            run.collective(0, "recv", begin + 7_000, 500, size=1 << 22, peer=1)
+    assert not [*chains_of(messages_of(run.trace(), 6))]

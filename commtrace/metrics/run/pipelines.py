@@ -236,20 +236,19 @@ def _handed_on(rows: Rows) -> dict[int, float]:
 
 
 def _exchange(messages: Messages) -> bool:
-    """Whether most messages are under way while another comes back, as where neighbours exchange.
+    """Whether most messages are under way while one as large comes back, as in an exchange.
 
     The borders of a grid, say. What a pipeline sends back depends on what has arrived.
     """
     sends, operation = messages.sends, messages.rows.ints("operation")
     end = most(operation, messages.rows.ints("end_ns"), int(operation.max()) + 1)
-    sent = sends.rows.ints("arrival_ns")
+    sent, size = sends.rows.ints("arrival_ns"), sends.rows.ints("size_bytes")
     got = end[sends.rows.ints("operation")]
-    ways = {
-        way: at[np.argsort(sent[at])] for way, at in rows_by(sends.sender, sends.receiver).items()
-    }
+    kinds = rows_by(sends.sender, sends.receiver, size)
+    ways = {kind: at[np.argsort(sent[at])] for kind, at in kinds.items()}
     count = crossing = 0
-    for (one, other), at in ways.items():
-        back = ways.get((other, one), at[:0])
+    for (one, other, its_size), at in ways.items():
+        back = ways.get((other, one, its_size), at[:0])
         there, here = at[: back.size], back[: at.size]
         count += at.size
         crossing += int(((sent[there] < got[here]) & (sent[here] < got[there])).sum())
