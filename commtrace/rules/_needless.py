@@ -186,6 +186,19 @@ def frozen(needless: Rows) -> Said:
     )
 
 
+def cut(needless: Rows) -> Said:
+    step = codes(needless.ints("rank"), needless.ints("step"))
+    return Said(
+        "activations are gathered that the next layer cuts again, it seems, of tensor parallelism",
+        Evidence("gathered", median(np.bincount(step)), "times a step", 0),
+        ("parameters: their gradients would be scattered", "a gather alone: backward gathers, too"),
+        "keep them split from a column-wise layer to the row-wise one behind it: "
+        "output_layouts=Shard(-1), ColwiseParallel's default; Megatron-LM: gather_output=False and "
+        "input_is_parallel=True",
+        "low",
+    )
+
+
 def whole(needless: Rows) -> Said:
     step = codes(needless.ints("rank"), needless.ints("step"))
     return Said(
@@ -196,6 +209,15 @@ def whole(needless: Rows) -> Said:
         "(clip_grad_norm_ does); save what each keeps (torch.distributed.checkpoint); look at "
         "whole tensors (full_tensor()) less often",
         "medium",
+    )
+
+
+def whole_of_layers(needless: Rows) -> Said:
+    return structs.replace(
+        whole(needless),
+        what="parameters or gradients that tensor parallelism splits are gathered whole, one by "
+        "one, when backward is over",
+        ruled_out=("activations: no layer runs any more",),
     )
 
 

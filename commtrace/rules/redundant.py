@@ -21,6 +21,7 @@ from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.averaged_again import averaged_again
+from commtrace.metrics.run.cut_gathers import gathered_and_cut, gathered_behind
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.frozen_gathers import gathers_of_frozen
 from commtrace.metrics.run.gathered_logits import gathered_logits
@@ -54,7 +55,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Seventeen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Nineteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, by DDP, FSDP, or the program itself right behind each backward
         pass, though the last of the accumulation reduces the same sizes again. Gradients that a
         pass reduces for another model's optimizer, whose own pass reduces the same sizes and
@@ -72,7 +73,10 @@ class Redundant(Rule, frozen=True):
         longer before. All_gathers of as many elements as FSDP reduce_scatters, three for each such
         or more: parameters that no update has changed since the last. All_gathers in forward and
         backward, many each, of ten times as many elements as a rank reduces in all: parameters of a
-        frozen model, whose adapters alone are trained. All_gathers of other sizes in
+        frozen model, whose adapters alone are trained. All_gathers of the same sizes in forward and
+        backward of a group that sums activations in both and scatters nothing: what a layer of
+        tensor parallelism gathers and the next one cuts; and such a group's behind backward: whole
+        parameters or gradients. All_gathers of other sizes in
         the same group that hold in a step as many elements as it reduce_scatters, or half as many
         in the type of the reductions, which FSDP's units are not gathered in: whole parameters or
         gradients, one by one; not beside an inference engine's kernels. Objects that one rank sends
@@ -144,6 +148,8 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, _regathered(rows, repeated)),
             (_needless.frozen, rows.take(gathers_of_frozen(rows))),
+            (_needless.cut, rows.take(gathered_and_cut(run, rows))),
+            (_needless.whole_of_layers, rows.take(gathered_behind(run, rows))),
             # An engine that generates in the same processes is handed whole parameters.
             (_needless.whole, rows.take(gathered_whole(rows) & ~logits & (not serves(run)))),
             (_needless.objects, rows.take(same)),

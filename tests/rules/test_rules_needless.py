@@ -1329,3 +1329,53 @@ def test_a_pass_that_reduces_anothers_gradients_too_is_told_but_for_statistics(
             run.step(rank, step, at + 6_000, 500, label="Optimizer.step#Adam.step")
     findings = found(run.trace(), "redundant")
     assert any("gradients of another" in its.summary for its in findings) == told
+
+
+# redundant: what tensor parallelism gathers
+
+
+def layers(
+    ahead: int = 3, behind: int = 3, afterwards: int = 0, *, scatters: bool = False, sums: int = 2
+) -> Measures:
+    """In each step layers sum activations, and gather so many in forward and in backward.
+
+    Then, when that is over, some are gathered once more.
+    """
+    run = Tiny(2, backend="gloo")
+    call: dict[str, Any] = {"thread": 1, "stream": 50, "asynchronous": 0}
+    for step, rank in product(range(6), range(2)):
+        now = begun = 40_000.0 * step
+        for label, sizes in (
+            ("forward", [("all_gather", 1 << 21)] * ahead + [("all_reduce", 1 << 19)] * sums),
+            ("backward", [("all_gather", 1 << 21)] * behind + [("all_reduce", 1 << 19)] * 2),
+            ("optimizer", [("all_gather", 1 << 22)] * afterwards),
+        ):
+            first = now
+            for op, size in sizes + [("reduce_scatter", 1 << 20)] * scatters:
+                run.op(rank, now, 1_000)
+                launch = {"launch_ns": BASE_NS + round(1e3 * (now + 1_000))}
+                run.collective(rank, op, now + 1_050, 900, size=size, **launch, **call)
+                run.gap(rank, now + 1_000, 950)
+                now += 1_950
+            run.step(rank, step, first, now + 10 - first, label=f"## {label} ##")
+            now += 20
+        run.step(rank, step, begun, 40_000)
+    return run.trace()
+
+
+@pytest.mark.parametrize(
+    ("run", "operations", "said"),
+    [
+        (layers(), 6, "activations are gathered that the next layer cuts again"),
+        (layers(0, 0, 3), 3, "that tensor parallelism splits are gathered whole"),
+        (layers(3, 2), 0, ""),  # of the last layer's result alone nothing is cut
+        (layers(0, 0, 1), 0, ""),
+        (layers(scatters=True), 0, ""),
+        (layers(0, 0, 3, sums=0), 0, ""),  # no layers: as of ZeRO
+    ],
+)
+def test_what_tensor_parallelism_can_do_without(run: Measures, operations: int, said: str) -> None:
+    findings = [its for its in found(run, "redundant") if "gathered" in its.summary]
+    assert [said in its.summary for its in findings] == [True] * bool(operations)
+    if operations:
+        assert findings[0].cost_ns == pytest.approx(6 * operations * 0.95e6, rel=0.1)
