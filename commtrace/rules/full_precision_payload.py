@@ -118,12 +118,8 @@ class FullPrecisionPayload(Rule, frozen=True):
         )
 
     def _of(self, run: Measures, payload: _Payload, only: Int64 | None = None) -> Iterator[Finding]:
-        known = served(run)
-        full = known.coded("dtype").being(payload.dtype)
-        least = round(self.min_bytes * payload.of_least)
-        full &= (known.ints("size_bytes") >= least) & ~_of_other_tensors(known)
-        if only is not None:
-            full &= np.isin(known.ints("operation"), only)
+        known, least = served(run), round(self.min_bytes * payload.of_least)
+        full = _carry(known, payload.dtype, least, only)
         some, less = known.take(full), _gain_ns(run, known)[full]
         exposed = 1 - hidden(some, run)
         end_ns = some.ints("last_end_ns")
@@ -135,12 +131,14 @@ class FullPrecisionPayload(Rule, frozen=True):
         if not worth_reporting(gain.cost_ns, run, share):
             return
         taken = float(some.ints("transfer_ns").sum())
+        late = served(run, late=True)  # how long what was noted late took is not known
+        every = late.take(_carry(late, payload.dtype, least, only))
         its = self.finding(
             some,
             summary=(
-                f"{counted(len(some), 'operation')} "
-                f"{'carries' if len(some) == 1 else 'carry'} "
-                f"{mb(float(some.ints('size_bytes').sum()))} of {payload.dtype}, "
+                f"{counted(len(every), 'operation')} "
+                f"{'carries' if len(every) == 1 else 'carry'} "
+                f"{mb(float(every.ints('size_bytes').sum()))} of {payload.dtype}, "
                 f"{payload.compute}: {payload.enough} bytes for each element would save up to "
                 f"{ms(gain.cost_ns)}"
             ),
@@ -291,6 +289,13 @@ def _between_two(some: Rows) -> float | None:
     few, many = (time[size == its] for its in (size.min(), size.max()))
     apart = quantile(few, 0.75) < quantile(many, 0.25)
     return float(np.ptp(size) / (median(many) - median(few))) if apart else None
+
+
+def _carry(known: Rows, dtype: str, least_bytes: int, only: Int64 | None) -> Bool:
+    """Which are large and of that type, and parameters or gradients as far as is known."""
+    full = known.coded("dtype").being(dtype) & (known.ints("size_bytes") >= least_bytes)
+    full &= ~_of_other_tensors(known)
+    return full if only is None else full & np.isin(known.ints("operation"), only)
 
 
 def _of_other_tensors(known: Rows) -> Bool:
