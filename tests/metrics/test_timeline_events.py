@@ -39,3 +39,15 @@ def test_operators_beside_a_gpu_are_left_out() -> None:
     with_gpu.kernel(0, 10, 5)
     assert set(timeline_events(with_gpu.trace()).coded("device").decoded()) == {"cuda:0"}
     assert set(timeline_events(without.trace()).coded("device").decoded()) == {"cpu"}
+
+
+def test_what_an_operator_waits_for_within_it_is_no_compute() -> None:
+    """A DTensor's addition, which waits for its collective twice; another thread computes."""
+    run = Tiny(1, backend="gloo")
+    run.op(0, 0, 100, name="aten::add")
+    for begin, lasts in ((10, 40), (90, 10)):
+        run.op(0, begin, lasts, name="_c10d_functional::wait_tensor", kind="communication")
+    run.op(0, 20, 50, name="aten::mm", thread=2)
+    table = timeline_events(run.trace()).frame()
+    parts = zip(table["stream"], table["start_ns"] - BASE_NS, table["duration_ns"], strict=True)
+    assert sorted(parts) == [(1, 0, 10_000), (1, 50_000, 40_000), (2, 20_000, 50_000)]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, distinct, first_rows, grouped
+from commtrace.arrays import NULL, Int64, distinct, first_rows, grouped, ranges, rows_by
+from commtrace.intervals import union
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.call_kinds import intervals
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 __all__ = ["TIMELINE_EVENTS", "timeline_events"]
+
+_NONE: Int64 = np.empty(0, np.int64)
+_EVER = np.iinfo(np.int64)
 
 TIMELINE_EVENTS = Table(
     "timeline_events",
@@ -57,10 +61,32 @@ def _parts(run: Measures) -> Iterator[Columns]:
     yield _part(run, kernels.take(kernels.coded("kind").being("compute")).columns, "compute")
     yield _part(run, {**copies.columns, "name": _routes(copies)}, "copy")
     with_gpu = distinct(np.append(kernels.ints("rank"), copies.ints("rank")))
-    ops = ops.take(ops.coded("kind").being("compute") & ~np.isin(ops.ints("rank"), with_gpu))
-    on_cpu = Coded(np.zeros(len(ops), np.int32), ("cpu",))
-    yield _part(run, {**ops.columns, "stream": ops.ints("thread"), "device": on_cpu}, "compute")
+    computing = _computing(ops.take(~np.isin(ops.ints("rank"), with_gpu)))
+    on_cpu = Coded(np.zeros(len(computing["rank"]), np.int32), ("cpu",))
+    yield _part(run, {**computing, "stream": computing["thread"], "device": on_cpu}, "compute")
     yield _communication(run)
+
+
+def _computing(ops: Rows) -> Columns:
+    """The operators that compute, in parts: without what is communication within them.
+
+    As a DTensor's, which waits for its collective.
+    """
+    computes = ops.coded("kind").being("compute")
+    begin, end = ops.when()
+    parts = [(_NONE, _NONE, _NONE)]
+    for at in rows_by(ops.ints("rank"), ops.ints("thread")).values():
+        calls, mine = at[~computes[at]], at[computes[at]]
+        called, done = union(begin[calls], end[calls])
+        first = np.searchsorted(done, begin[mine], side="right")
+        count = np.maximum(np.searchsorted(called, end[mine]) - first, 0) + 1
+        row, between = np.repeat(mine, count), ranges(first, count)
+        since = np.maximum(begin[row], np.append(_EVER.min, done)[between])
+        until = np.minimum(end[row], np.append(called, _EVER.max)[between])
+        left = until > since
+        parts.append((row[left], since[left], until[left]))
+    row, since, until = map(np.concatenate, zip(*parts, strict=True))
+    return {**ops.take(row).columns, "start_ns": since, "duration_ns": until - since}
 
 
 def _communication(run: Measures) -> Columns:
