@@ -39,6 +39,11 @@ _UNMATCHED = Unsure(
     "record which ranks take part (commtrace record does, newer versions of PyTorch do), and see "
     "whether one is late, for which all wait; if none is: ",
 )
+_FROM_ANY = Unsure(
+    _UNMATCHED.why,
+    "nothing tells the sender of what is received from any rank (recv without src): see first "
+    "whether whoever answers is late, as a server; if it is not: ",
+)
 _WAITING = Unsure(
     "most of it is waiting for other ranks, and nothing tells whether cores were idle",
     "make the ranks' work alike in each step (batches of equal length); of what is left: ",
@@ -57,7 +62,8 @@ def may_wait(run: Measures, operations: Int64) -> Unsure:
     if missing_ranks(run) and 2 * lacking.sum() >= len(mine):
         return _MISSING
     if len(run.rows("ranks")) > 1 and 2 * (present == 1).sum() > len(mine):
-        return _UNMATCHED
+        received = mine.coded("op").being("recv").any() and machines(run)  # recorded by commtrace
+        return _FROM_ANY if received else _UNMATCHED
     return Unsure()
 
 

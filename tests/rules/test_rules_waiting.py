@@ -17,8 +17,10 @@ from commtrace.causal.chance import at_least
 from commtrace.diagnosis import Finding, Note
 from commtrace.measures import Measures
 from commtrace.metrics.run.pipelines import chains_of, messages_of
+from commtrace.metrics.run.waits import matched
 from commtrace.reader import read
 from commtrace.rules import RULES, diagnose
+from commtrace.rules._unsure import why_unsure
 from commtrace.synthetic import BASE_NS, Tiny
 from commtrace.trace_tables import RECORDED_APART, TABLES
 from tests.edited import edited
@@ -629,6 +631,21 @@ def test_what_may_be_waiting_or_have_no_cores_may_not_be_hidden(
     (its,) = found(run.trace(), "exposed-communication")
     assert its.confidence == ("low" if doubt else "medium")
     assert (doubt or "compute could hide") in its.summary
+
+
+@pytest.mark.parametrize(
+    ("recorded", "first"), [(True, "nothing tells the sender"), (False, "rec")]
+)
+def test_what_is_received_from_any_rank_has_no_sender(recorded: bool, first: str) -> None:
+    """The recorder tells all that a program says: here no ``src``."""
+    machine = {"cores": 8, "usable_cores": 8}
+    ranks = [{"rank": rank, "machine": machine} for rank in range(2)] if recorded else []
+    run = Tiny(2, backend="gloo", manifest={"ranks": ranks} if ranks else None)
+    for step in range(6):
+        run.collective(0, "recv", 10_000 * step, 4_000, size=1 << 20)
+        run.collective(1, "send", 10_000 * step + 3_000, 1_000, size=1 << 18, peer=0)
+    trace = run.trace()
+    assert why_unsure(trace, matched(trace).operations.ints("operation")).first.startswith(first)
 
 
 @pytest.mark.parametrize("turns", [True, False])
