@@ -26,6 +26,7 @@ from commtrace.arrays import (
     nth,
 )
 from commtrace.causal.run.fan_out import fanned_out
+from commtrace.causal.run.from_root import from_root_ns
 from commtrace.causal.run.telling_bytes import largest_bytes, telling_bytes
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook
@@ -44,13 +45,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Calls",
     "calls",
-    "kept_by_all",
     "kernels_of",
     "op_and_dimension",
     "shares_kernel",
 ]
 
-_SOON = 4  # times as soon as it had waited
 _FLAGS = ("asynchronous", "is_root", "from_root", "to_root", "is_p2p", "is_send", "on_cpu")
 
 
@@ -271,56 +270,6 @@ def op_and_dimension(run: Measures, kin: Mapping[str | None, str] | None = None)
     )
 
 
-def kept_by_all(every: Calls) -> Bool:
-    """Which calls of what a root sends are done only when others take it who came later.
-
-    The root's that came before the last, if it has more to send than fits into buffers; GPUs pass
-    on what they receive, so that there the others', too, or those behind the one that came late.
-    """
-    if not every.from_root.any():
-        return every.from_root
-    number = every.operation
-    count = int(number.max(initial=-1)) + 1
-    latest = most(number, every.start_ns, count)[number]
-    after = every.from_root & (every.end_ns > latest)
-    root = after & every.is_root & (latest > every.start_ns)
-    with_root = np.bincount(number[root], minlength=count) > 0
-    return root | (after & ~every.on_cpu & with_root[number]) | _behind_a_late_one(every)
-
-
-def _behind_a_late_one(every: Calls) -> Bool:
-    """Which GPUs get what a root sends right after another receiver came, and not before.
-
-    A ring passes it on: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
-    """
-    end_ns = every.end_ns
-    came_ns = _last_before_end(every)
-    waited_ns = came_ns - _by_root(every)
-    received = every.from_root & ~every.is_root & ~every.on_cpu
-    found: Bool = received & (_SOON * (end_ns - came_ns) < waited_ns)
-    return found
-
-
-def _last_before_end(every: Calls) -> Int64:
-    """When the last arrived that came to an operation before a call of it was done."""
-    count = every.rank.size
-    is_end = np.repeat([False, True], count)
-    time = np.concatenate((every.start_ns, every.end_ns))
-    order = np.lexsort((is_end, time, np.tile(every.operation, 2)))
-    came = np.maximum.accumulate(np.where(is_end[order], 0, np.arange(order.size)))
-    found = np.empty_like(time)
-    found[order] = time[order[came]]
-    return found[count:]
-
-
-def _by_root(every: Calls) -> Int64:
-    """When a call and its root, if there is one, had come."""
-    number, of_root = every.operation, every.is_root
-    count = int(number.max(initial=-1)) + 1
-    root = most(number[of_root], every.start_ns[of_root], count)
-    return np.maximum(every.start_ns, root[number])
-
-
 def _last(every: Calls) -> Int64:
     """When all were there whom a call needs, itself included."""
     number = every.operation
@@ -328,9 +277,7 @@ def _last(every: Calls) -> Int64:
     start_ns, end_ns = every.start_ns, every.end_ns
     last = most(number, start_ns, count)[number]
     if every.from_root.any():
-        kept = np.minimum(last, _last_before_end(every))
-        kept = np.where(kept_by_all(every), kept, _by_root(every))
-        last = np.where(every.from_root, kept, last)
+        last = np.where(every.from_root, from_root_ns(every, last), last)
     last = np.where(every.to_root & ~every.is_root, start_ns, last)
     sent_before = every.is_p2p & every.is_send & (end_ns <= last)
     last = np.where(sent_before, start_ns, last)

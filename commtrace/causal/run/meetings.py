@@ -8,7 +8,8 @@ import numpy as np
 
 from commtrace.arrays import NULL, Int32, Int64, most, ranges, sorted_by
 from commtrace.causal.run.builder import MEET, Builder
-from commtrace.causal.run.calls import Calls, kept_by_all, kernels_of, shares_kernel
+from commtrace.causal.run.calls import Calls, kernels_of, shares_kernel
+from commtrace.causal.run.from_root import kept_by_all
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
