@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,23 +70,27 @@ def where(culprit: Culprit, run: Measures) -> str:
 
 def _how_long(culprit: Culprit, run: Measures, there: Longer) -> str:
     """How much longer they are at a line; empty where they stall and too few looks tell."""
-    if not has_steps(run):
-        return about(there.more_ns)
-    if culprit.persistent or not culprit.spikes:
-        return f"{about(there.more_ns / run_graph(run).step_ns.size)} a step"
+    if not has_steps(run) or _in_all_steps(culprit):
+        return _in_a_step(culprit, run, there.more_ns, about)
     then = longer_at(run, culprit.ranks, culprit.spikes)
     if then is None or then.function != there.function:
         return ""
-    return f"{about(then.more_ns / len(culprit.spikes))} in such a step"
+    return _in_a_step(culprit, run, then.more_ns, about)
 
 
-def _in_a_step(culprit: Culprit, run: Measures, time_ns: float) -> str:
+def _in_a_step(
+    culprit: Culprit, run: Measures, time_ns: float, said: Callable[[float], str] = ms
+) -> str:
     """A time of all steps in words: of each, or of each in which it stalls."""
     if not has_steps(run):
-        return ms(time_ns)
-    if culprit.persistent or not culprit.spikes:
-        return f"{ms(time_ns / run_graph(run).step_ns.size)} a step"
-    return f"{ms(time_ns / len(culprit.spikes))} in such a step"
+        return said(time_ns)
+    if _in_all_steps(culprit):
+        return f"{said(time_ns / run_graph(run).step_ns.size)} a step"
+    return f"{said(time_ns / len(culprit.spikes))} in such a step"
+
+
+def _in_all_steps(culprit: Culprit) -> bool:
+    return culprit.persistent or not culprit.spikes
 
 
 def _mostly_at(culprit: Culprit, run: Measures) -> Longer | None:
