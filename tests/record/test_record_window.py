@@ -585,11 +585,11 @@ def test_steps_of_an_optimizer_are_not_those_behind_the_programs_window(counted:
         mine.step()
     afterwards = counted._window.afterwards
     assert afterwards.facts()
-    for _ in range(9):
+    for _ in range(20):
         commtrace.step()
     assert counted._window.afterwards is not afterwards
     (times,) = counted._window.afterwards.facts().values()
-    assert len(times) == 9 - 4 - 3  # behind the window's last, and three that settle
+    assert len(times) == 20 - 4 - 3  # behind the window's last, and three that settle
 
 
 def test_a_step_that_nobody_counts_does_nothing() -> None:
