@@ -11,6 +11,7 @@ from commtrace.causal.edit_names import EDITS
 from commtrace.causal.efficiency import EFFICIENCY, SLOWDOWN, efficiency, slowdown
 from commtrace.causal.run.replayable import replayable
 from commtrace.causal.whatif import EDITED, Edited, WhatIf
+from commtrace.metrics.run.unrecorded_steps import slowed
 from commtrace.reports import Look
 from commtrace.reports.content import critical_path, what_ran
 from commtrace.reports.content.tables import Section, more
@@ -57,6 +58,8 @@ def as_text(replayed: Replayed, look: Look = _ANY) -> str:
         table(console, _edits(answer))
         for edited in answer.edits:
             say(console, _sentence(edited, answer), "- ", "  ")
+        for note in slowed(replayed.measures):
+            say(console, f"All are of recorded steps: {note.message}.")
     elif holds and len(replayed.measures.rows("ranks")) > 1:
         table(console, _slowdown(replayed.measures))
         table(console, _efficiency(replayed.measures))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,10 +18,9 @@ from commtrace.run import Run
 from commtrace.synthetic import BASE_NS, Tiny
 
 
-@pytest.fixture(scope="module")
-def run() -> Run:
+def slow(manifest: dict[str, Any] | None = None) -> Run:
     """Rank 1 of 2 computes for 9 ms, rank 0 for 5, before each of four all_reduces of 1 ms."""
-    tiny = Tiny(2, backend="gloo")
+    tiny = Tiny(2, backend="gloo", manifest=manifest)
     for step in range(4):
         at = step * 10_000
         for rank, work in enumerate((5_000, 9_000)):
@@ -38,6 +38,20 @@ def run() -> Run:
             tiny.gap(rank, at + work, 10_000 - work)
             tiny.step(rank, step, at, 10_000)
     return Run(tiny.trace(), "slow")
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return slow()
+
+
+@pytest.mark.parametrize(("step_ms", "said"), [(5, True), (10, False)])
+def test_savings_of_steps_that_recording_slowed_say_so(step_ms: int, said: bool) -> None:
+    each = [{"rank": rank, "unrecorded_steps_ns": [1_000_000 * step_ms] * 8} for rank in (0, 1)]
+    shown = " ".join(as_text(slow({"ranks": each}).replayed(["even"])).split())
+    assert (
+        "All are of recorded steps: recording made steps 2 times as long: 10 ms" in shown
+    ) == said
 
 
 def test_each_edit_is_a_row_and_a_sentence(run: Run) -> None:
