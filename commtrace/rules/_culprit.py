@@ -47,6 +47,7 @@ DEVICE: tuple[Cause, ...] = ("compute", "copy")
 
 _ALIKE = 2  # times as long: of stalls that differ by more the longest is told
 _LEFT_OUT = 0.1  # of the saving: less than that is not worth a word
+_HARDLY = 0.1  # of the mean: a step that is delayed by less is not
 _Confidence = Literal["high", "medium", "low"]
 _LESS: dict[_Confidence, _Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
@@ -143,7 +144,8 @@ def _how(run: Measures, culprit: Culprit, both: Int64) -> str:
     if culprit.persistent and not has_steps(run):
         return f"{delay} the run by {ms(float(each.sum()))}"
     if culprit.persistent:
-        steps = f"every step by {mean}" if culprit.in_every else f"steps by {mean} in the mean"
+        every = culprit.in_every and late.min() >= _HARDLY * late.mean()
+        steps = f"every step by {mean}" if every else f"steps by {mean} in the mean"
         return f"{delay} {steps}"
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
     of = f"of {counted(count, part)}{whole}"

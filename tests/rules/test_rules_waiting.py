@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -1014,3 +1015,18 @@ def test_two_that_exchange_borders_are_no_pipeline_whatever_else_one_sends(slab:
             run.collective(1, "send", begin + 7_000, 500, size=1 << 22, peer=0)
             run.collective(0, "recv", begin + 7_000, 500, size=1 << 22, peer=1)
     assert not [*chains_of(messages_of(run.trace(), 6))]
+
+
+@pytest.mark.parametrize(
+    ("late", "how"),
+    [(range(12), "every step by 30 ms"), ({*range(12)} - {3, 7, 11}, "steps by 22.5 ms in the")],
+)
+def test_who_is_not_late_in_some_steps_does_not_delay_every_one(
+    late: Collection[int], how: str
+) -> None:
+    def works(rank: int, step: int) -> float:
+        return 40_000.0 if rank and step in late else 10_000.0
+
+    run = gloo_loop(("all_reduce", works), ranks=2, steps=12, size=1 << 20)
+    (its,) = found(run, "straggler")
+    assert its.summary.startswith(f"rank 1 delays {how}")
