@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, distinct
+from commtrace.causal.blame.by_step import excess_by_step
 from commtrace.causal.blame.culprit import Culprit, awaited_in, does_more
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.blame.step_patterns import CHANCE, CHANCE_IF_COUNTED
-from commtrace.causal.edits.own_pace import unrecorded_pace
+from commtrace.causal.edits.own_pace import undisturbed, unrecorded_pace
 from commtrace.causal.run.recorded_steps import steps_in_common
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, of_unrecorded
@@ -47,7 +48,7 @@ DEVICE: tuple[Cause, ...] = ("compute", "copy")
 
 _ALIKE = 2  # times as long: of stalls that differ by more the longest is told
 _LEFT_OUT = 0.1  # of the saving: less than that is not worth a word
-_HARDLY = 0.1  # of the mean: a step that is delayed by less is not
+_HARDLY, _OFTEN = 0.2, 0.2  # of what they do more in the mean step; of the steps
 _Confidence = Literal["high", "medium", "low"]
 _LESS: dict[_Confidence, _Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
@@ -144,7 +145,7 @@ def _how(run: Measures, culprit: Culprit, both: Int64) -> str:
     if culprit.persistent and not has_steps(run):
         return f"{delay} the run by {ms(float(each.sum()))}"
     if culprit.persistent:
-        every = culprit.in_every and late.min() >= _HARDLY * late.mean()
+        every = culprit.in_every and not _is_idle_in_some(run, culprit, both)
         steps = f"every step by {mean}" if every else f"steps by {mean} in the mean"
         return f"{delay} {steps}"
     part, whole = ("step", "") if has_steps(run) else ("tenth", " of the run")
@@ -154,6 +155,16 @@ def _how(run: Measures, culprit: Culprit, both: Int64) -> str:
         return f"{delay} the last {spikes} {of} by {mean}"
     long = mean if late.max() <= _ALIKE * late.min() else f"up to {ms(float(late.max()))}"
     return f"{stall} for {long} in {spikes} {of}"
+
+
+def _is_idle_in_some(run: Measures, culprit: Culprit, steps: Int64) -> bool:
+    """Whether in a part of some steps they hardly do more than the others: these they cannot delay.
+
+    Of a step that they do not delay though they do others may be as late.
+    """
+    ranks, more = excess_by_step(run, undisturbed(run))
+    did = more[np.isin(ranks, culprit.ranks)].mean(axis=0)[steps]
+    return bool((did < _HARDLY * did.mean()).mean() >= _OFTEN)
 
 
 def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
