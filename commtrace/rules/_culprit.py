@@ -158,9 +158,9 @@ def _how(run: Measures, culprit: Culprit, both: Int64) -> str:
 
 
 def _is_idle_in_some(run: Measures, culprit: Culprit, steps: Int64) -> bool:
-    """Whether in a part of some steps they hardly do more than the others: these they cannot delay.
+    """Whether in many of these steps they hardly do more than the others, and so delay nobody.
 
-    Of a step that they do not delay though they do others may be as late.
+    That nothing is saved in a step does not tell it: another may be as late there.
     """
     ranks, more = excess_by_step(run, undisturbed(run))
     did = more[np.isin(ranks, culprit.ranks)].mean(axis=0)[steps]

@@ -144,9 +144,8 @@ class Unsaved(Struct, frozen=True, eq=False):
         why = f"mostly {op} of gradients, and {what} runs with no communication beside it"
         rows = rows_of_operation(run, op)
         larger = larger_buckets(run, rows) if op == "all_reduce" else ""
-        return self._finding(
-            op, why, "; ".join(filter(None, (larger, asked(run, op) + less(run, op))))
-        )
+        first = f"{larger}; " if larger else ""
+        return self._finding(op, why, f"{first}{asked(run, op)}{less(run, op)}")
 
     def _misplaced(self, op: str) -> Iterator[Finding]:
         """What is exposed of groups that would be faster within hosts; nothing of others."""

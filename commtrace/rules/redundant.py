@@ -21,7 +21,7 @@ from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
 from commtrace.metrics.run.averaged_again import averaged_again
-from commtrace.metrics.run.cut_gathers import gathered_and_cut, gathered_behind
+from commtrace.metrics.run.cut_gathers import gathers_of_layers
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.frozen_gathers import gathers_of_frozen
 from commtrace.metrics.run.gathered_logits import gathered_logits
@@ -135,6 +135,7 @@ class Redundant(Rule, frozen=True):
         if not len(repeated) and not reduces.row.size:
             by_hand = repeated_in_accumulation(rows, placed_by_hand(run, rows))
         same, logits = same_objects(rows), gathered_logits(run, rows)
+        of_layers = gathers_of_layers(run, rows)
         for say, found in (
             (_needless.accumulated, repeated),
             (_needless.accumulated_by_hand, by_hand),
@@ -148,8 +149,8 @@ class Redundant(Rule, frozen=True):
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, _regathered(rows, repeated)),
             (_needless.frozen, rows.take(gathers_of_frozen(rows))),
-            (_needless.cut, rows.take(gathered_and_cut(run, rows))),
-            (_needless.whole_of_layers, rows.take(gathered_behind(run, rows))),
+            (_needless.cut, rows.take(of_layers.cut)),
+            (_needless.whole_of_layers, rows.take(of_layers.behind)),
             # An engine that generates in the same processes is handed whole parameters.
             (_needless.whole, rows.take(gathered_whole(rows) & ~logits & (not serves(run)))),
             (_needless.objects, rows.take(same)),

@@ -22,7 +22,8 @@ _MOSTLY = 2 / 3  # of what they save while hosts are recorded
 def mostly_recorded(run: Measures, who: Suspects, saved_ns: float) -> bool:
     """Whether they save much more while hosts are recorded than the ``saved_ns`` else.
 
-    Where hosts compute themselves all they do takes less time then: more than steps do.
+    Where hosts compute themselves all that they do takes less time then, and so do steps: it counts
+    of such a step.
     """
     its = unrecorded_pace(run)
     if its is None:

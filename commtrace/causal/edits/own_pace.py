@@ -10,10 +10,11 @@ import numpy as np
 from commtrace.arrays import Float64, Int64, rows_by
 from commtrace.causal.edits.run_edits import as_measured, step_ns
 from commtrace.causal.replay.graph import Lags
-from commtrace.causal.run.builder import HOST
+from commtrace.causal.run.builder import HOST, HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.busy import host_busy
 from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.own_times import own_times
 from commtrace.intervals import closed, covered
 from commtrace.measures import measure
 from commtrace.metrics.run.unrecorded_steps import Pace, pace
@@ -136,13 +137,13 @@ def _faster(run: Measures, lag_ns: Lags, factors: _Factors) -> Int64:
 @measure
 def _calling(run: Measures) -> Float64:
     """Of each edge of own work on CPUs the share in which its host ran operators one by one."""
-    its = run_graph(run)
-    end = its.graph.time_ns[its.graph.target[its.own]]
-    start = end - its.graph.lag_ns[its.own]
-    time = np.zeros(its.own.size)
-    for (rank,), at in rows_by(its.calls.rank[its.own_call]).items():
-        time[at] = covered(start[at], end[at], closed(host_busy(run, rank), _BETWEEN_NS))
-    return time / np.maximum(end - start, 1)
+    work = own_times(run, HOSTS)
+    time = np.zeros(work.call.size)
+    for (rank,), at in rows_by(run_graph(run).calls.rank[work.call]).items():
+        busy = closed(host_busy(run, rank), _BETWEEN_NS)
+        time[at] = covered(work.begin_ns[at], work.end_ns[at], busy)
+    share: Float64 = time / np.maximum(work.end_ns - work.begin_ns, 1)
+    return share
 
 
 def _has_gpus(run: Measures) -> bool:

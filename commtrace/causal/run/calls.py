@@ -277,7 +277,7 @@ def _last(every: Calls) -> Int64:
     start_ns, end_ns = every.start_ns, every.end_ns
     last = most(number, start_ns, count)[number]
     if every.from_root.any():
-        last = np.where(every.from_root, from_root_ns(every, last), last)
+        last = np.where(every.from_root, from_root_ns(every), last)
     last = np.where(every.to_root & ~every.is_root, start_ns, last)
     sent_before = every.is_p2p & every.is_send & (end_ns <= last)
     last = np.where(sent_before, start_ns, last)

@@ -16,10 +16,10 @@ __all__ = ["from_root_ns", "kept_by_all"]
 _SOON = 4  # times as soon as it had waited
 
 
-def from_root_ns(every: Calls, latest_ns: Int64) -> Int64:
-    """When all were there whom a call of what a root sends needs; the last was ``latest_ns``."""
-    kept = np.minimum(latest_ns, _last_before_end(every))
-    return np.where(kept_by_all(every), kept, _by_root(every))
+def from_root_ns(every: Calls) -> Int64:
+    """When all were there whom a call of what a root sends needs."""
+    came_ns, by_root_ns = _last_before_end(every), _by_root(every)
+    return np.where(_kept(every, came_ns, by_root_ns), came_ns, by_root_ns)
 
 
 def kept_by_all(every: Calls) -> Bool:
@@ -30,25 +30,20 @@ def kept_by_all(every: Calls) -> Bool:
     """
     if not every.from_root.any():
         return every.from_root
+    return _kept(every, _last_before_end(every), _by_root(every))
+
+
+def _kept(every: Calls, came_ns: Int64, by_root_ns: Int64) -> Bool:
     number = every.operation
     count = int(number.max(initial=-1)) + 1
     latest = most(number, every.start_ns, count)[number]
     after = every.from_root & (every.end_ns > latest)
     root = after & every.is_root & (latest > every.start_ns)
     with_root = np.bincount(number[root], minlength=count) > 0
-    return root | (after & ~every.on_cpu & with_root[number]) | _behind_a_late_one(every)
-
-
-def _behind_a_late_one(every: Calls) -> Bool:
-    """Which GPUs get what a root sends right after another receiver came, and not before.
-
-    A ring passes it on: https://github.com/NVIDIA/nccl/blob/master/src/device/broadcast.h
-    """
-    end_ns = every.end_ns
-    came_ns = _last_before_end(every)
-    waited_ns = came_ns - _by_root(every)
     received = every.from_root & ~every.is_root & ~every.on_cpu
-    found: Bool = received & (_SOON * (end_ns - came_ns) < waited_ns)
+    # A ring passes it on: https://github.com/NVIDIA/nccl/blob/master/src/device/broadcast.h
+    behind_a_late_one = received & (_SOON * (every.end_ns - came_ns) < came_ns - by_root_ns)
+    found: Bool = root | (after & ~every.on_cpu & with_root[number]) | behind_a_late_one
     return found
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, distinct, first_rows, grouped, ranges, rows_by
-from commtrace.intervals import union
+from commtrace.arrays import NULL, distinct, first_rows, grouped, ranges, rows_by
+from commtrace.intervals import NEVER, union
 from commtrace.measures import measure
 from commtrace.metrics.run.arrivals import called_ns
 from commtrace.metrics.run.call_kinds import intervals
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TIMELINE_EVENTS", "timeline_events"]
 
-_NONE: Int64 = np.empty(0, np.int64)
 _EVER = np.iinfo(np.int64)
 
 TIMELINE_EVENTS = Table(
@@ -74,7 +73,7 @@ def _computing(ops: Rows) -> Columns:
     """
     computes = ops.coded("kind").being("compute")
     begin, end = ops.when()
-    parts = [(_NONE, _NONE, _NONE)]
+    parts = [(NEVER[0], *NEVER)]
     for at in rows_by(ops.ints("rank"), ops.ints("thread")).values():
         calls, mine = at[~computes[at]], at[computes[at]]
         called, done = union(begin[calls], end[calls])
