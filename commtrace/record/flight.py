@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
+from commtrace.record import messages
 from commtrace.record.call_site import call_site
 
 __all__ = ["Operation", "current", "dump", "left", "state", "waiting"]
@@ -45,13 +46,12 @@ class Operation:
 
 
 def dump(since_ns: int = 0) -> dict[str, Any] | None:
-    """The recorder's dump, operations called since then; None where it is off or not there.
+    """The recorder's dump, operations called since then; None where none were noted.
 
-    Each with the line of the program that called it (``called_at``), in place of its stack.
+    Each with the line of the program that called it (``called_at``), in place of its stack. gloo's
+    messages, which it does not keep, come behind those that it does.
     """
-    recorded = _dump(stacks=True)
-    if recorded is None:
-        return None
+    recorded = _dump(stacks=True) or {"entries": []}
     entries = [
         {
             **{key: value for key, value in entry.items() if key != "frames"},
@@ -60,7 +60,8 @@ def dump(since_ns: int = 0) -> dict[str, Any] | None:
         for entry in recorded["entries"]
         if entry["time_created_ns"] >= since_ns
     ]
-    return {**recorded, "entries": entries}
+    entries += messages.entries(since_ns)
+    return {**recorded, "entries": entries} if entries else None
 
 
 def current() -> Operation | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from commtrace.record import messages
 
 __all__ = ["InFlight"]
 
@@ -51,8 +54,10 @@ class InFlight:
 
     def _calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
-        def calling(*arguments: Any, **more: Any) -> Any:
-            work = call(*arguments, **more)
+        def calling(group: Any, *arguments: Any, **more: Any) -> Any:
+            began_ns = time.time_ns()
+            work = call(group, *arguments, **more)
+            messages.note(call.__name__, group, began_ns, time.time_ns())
             if work is not None:
                 self._called.add(id(work))
                 weakref.finalize(work, self._called.discard, id(work))  # nobody waits: it ends so

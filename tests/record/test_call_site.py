@@ -86,3 +86,50 @@ def test_a_recording_tells_the_line_before_which_a_rank_is_late(tmp_path: Path) 
     late = next(finding for finding in found if finding.rule == "straggler")
     assert late.called_at == ("train.py:7 in gather_loss",)
     assert "called at train.py:7 in gather_loss" in str(late)
+
+
+MESSAGES = """
+import torch
+import torch.distributed as dist
+
+def exchange(group, other):
+    given, got = torch.ones(4), torch.empty(4)
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, given, other, group), dist.P2POp(dist.irecv, got, other, group)]
+    )
+    for work in works:
+        work.wait()
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+pair = dist.new_group([0, 1])
+for _ in range(9):
+    exchange(pair, 1 - rank)
+    if rank:
+        dist.send(torch.ones(2), 0)
+    else:
+        dist.recv(torch.empty(2))
+    __import__("commtrace").step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_recording_tells_the_lines_that_call_messages_and_their_groups(tmp_path: Path) -> None:
+    (tmp_path / "halo.py").write_text(MESSAGES)
+    folder = record_program(
+        [str(tmp_path / "halo.py")],
+        plan=Plan(first=3, steps=5),
+        world_size=2,
+        out=tmp_path / "out",
+    )
+    its = commtrace.load(folder).collectives
+    called = its.groupby(["rank", "op", "called_at", "group"], observed=True).size()
+    assert called.to_dict() == {
+        (0, "recv", "halo.py:21", "0"): 5,
+        (0, "recv", "halo.py:7 in exchange", "1"): 5,
+        (0, "send", "halo.py:7 in exchange", "1"): 5,
+        (1, "recv", "halo.py:7 in exchange", "1"): 5,
+        (1, "send", "halo.py:19", "0"): 5,
+        (1, "send", "halo.py:7 in exchange", "1"): 5,
+    }
