@@ -108,7 +108,11 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
     mended = mended_lags(run, min_step_share)
     without = at_own_pace(run, mended)
     on_top = alone if mended is measured else _shorter(run, without, edit(without))[0]
-    return Saving(alone, on_top, int(median(left)), None, of_unrecorded(run))
+    found = Saving(alone, on_top, int(median(left)), None, of_unrecorded(run))
+    its, took_ns = unrecorded_pace(run), alone + int(left.sum())
+    if its is None or alone <= (most_ns := len(left) * its.unrecorded_ns):
+        return found
+    return found.at_most(most_ns * alone // took_ns, run)  # recorded, some steps took far longer
 
 
 def of_unrecorded(run: Measures) -> tuple[Evidence, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["call_site"]
+__all__ = ["call_site", "is_own"]
 
 _RECORDS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _PATHS = sysconfig.get_paths()
@@ -27,7 +27,7 @@ def call_site(frames: Sequence[Mapping[str, Any]]) -> str | None:
     ``name`` (of the function). None where torch called by itself, as from another thread.
     """
     ours = [frame for frame in frames if _is_of_a_program(str(frame["filename"]))]
-    own = next((frame for frame in ours if not _is_library(str(frame["filename"]))), None)
+    own = next((frame for frame in ours if is_own(str(frame["filename"]))), None)
     if own is None:
         return _line(ours) if ours else None
     line = _line(ours[ours.index(own) :])
@@ -41,6 +41,11 @@ def _line(frames: Sequence[Mapping[str, Any]]) -> str:
     function = next((name for name in names if not name.startswith("<")), None)
     within = f" in {function}" if function else ""
     return f"{_short(str(file))}:{frames[0]['line']}{within}"
+
+
+def is_own(file: str) -> bool:
+    """Whether it is the program's own, and of no library."""
+    return _is_of_a_program(file) and not _is_library(file)
 
 
 @lru_cache

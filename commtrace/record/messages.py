@@ -6,22 +6,21 @@ import sys
 import traceback
 from collections import deque
 from itertools import count
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
-from commtrace.record.call_site import call_site
+from commtrace.record.call_site import call_site, is_own
 
 __all__ = ["entries", "note"]
 
 _MOST = 20_000  # as many operations as the flight recorder keeps
-_DEPTH = 20  # calls: torch's are four or five of them
 
 # What calls have in common is kept once, by what is compared fast, so that nothing is made for each
 # message that Python's garbage collector would have to look at.
 _kinds: dict[tuple[str | int, ...], int] = {}
 _described: dict[int, dict[str, Any]] = {}
 _numbers = count()
-_codes: list[object] = []  # whose ids must remain theirs
+_codes: dict[int, tuple[CodeType, bool]] = {}  # by id; whether it is a function of the program's
 _noted: deque[int] = deque(maxlen=_MOST)
 _times_ns: deque[int] = deque(maxlen=_MOST)
 
@@ -49,20 +48,28 @@ def entries(since_ns: int) -> list[dict[str, Any]]:
 
 
 def _stack(frame: FrameType | None) -> list[int]:
-    """Where a frame and those around it are."""
+    """Where a frame is, and those around it up to the program's own function."""
     found: list[int] = []
-    while frame is not None and len(found) < 2 * _DEPTH:
-        found += id(frame.f_code), frame.f_lasti
+    while frame is not None:  # each costs to look at
+        code = frame.f_code
+        found += id(code), frame.f_lasti
+        if _is_own(code):
+            break
         frame = frame.f_back
     return found
 
 
+def _is_own(code: CodeType) -> bool:
+    if (known := _codes.get(id(code))) is None:
+        own = is_own(code.co_filename) and not code.co_name.startswith("<")
+        known = _codes[id(code)] = code, own
+    return known[1]
+
+
 def _description(name: str, group: Any, frame: FrameType) -> dict[str, Any]:
-    around = list(traceback.walk_stack(frame))
-    _codes.extend(frame.f_code for frame, _ in around)
     frames = [
         {"filename": one.f_code.co_filename, "line": line, "name": one.f_code.co_name}
-        for one, line in around[:_DEPTH]
+        for one, line in traceback.walk_stack(frame)
     ]
     return {
         "profiling_name": f"gloo:{name}",

@@ -16,11 +16,11 @@ from commtrace.comms import members
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_activity
 from commtrace.metrics.run.bandwidth import on_gpus
+from commtrace.metrics.run.multiplied import multiplied
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
 from commtrace.rules._latency import Latency, Served
-from commtrace.rules._multiplied import multiplied
 from commtrace.table import Rows
 
 if TYPE_CHECKING:

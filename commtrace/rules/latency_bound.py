@@ -16,11 +16,14 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding, enough
 from commtrace.metrics.run.bandwidth import served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import kin
 from commtrace.metrics.run.joined_rows import several_ranks
+from commtrace.metrics.run.message_rows import message_rows
 from commtrace.metrics.run.stages import micro_batches
+from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.rules._latency import Latency, Served, latency_of
 from commtrace.rules._less import OF_SHARDS
 from commtrace.rules._rule import Rule
+from commtrace.rules._small_messages import small_messages
 from commtrace.rules._small_rows import SmallRows, small_rows
 from commtrace.rules._small_units import small_units
 from commtrace.rules._together import follow_one_another, sent_together
@@ -46,6 +49,8 @@ class LatencyBound(Rule, frozen=True):
         where each is a scalar of 64 bytes at most, as where the norm of each gradient is read. And
         all_gathers and reduce_scatters of sharded parameters, whatever is computed in between,
         if they are a tenth of the group's largest: those of units that could be part of others.
+        And, without NCCL, messages of up to 131 kB that one rank sends another in a row of eight
+        or more, with no matrix multiplied and no millisecond spent on either before the next.
         Groups alike, as of one dimension of a mesh, are one finding. What hands on a pipeline's
         micro-batches cannot be one message, and does not count.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
@@ -92,11 +97,25 @@ class LatencyBound(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per operation, group and type; one of what shards a group's parameters."""
         several_ranks(run)
+        messages = small_messages(run)
+        causes = [] if messages is None else [[messages]]
+        try:
+            causes += self._in_rows(run)
+        except CannotLook:
+            if not causes:
+                raise
+        findings = (self._finding(run, kinds) for kinds in causes)
+        many = [its for its in findings if its is not None]
+        yield from enough(many, self.min_count, "small operation", "in rows")
+
+    def _in_rows(self, run: Measures) -> list[list[SmallRows]]:
+        """What else could be fewer, by its cause. CannotLook where no latency is known."""
         known = served(run)
         # Of a broadcast whose root is unknown it is the shortest duration, which waits for nobody.
         whole = known.ints("present") == known.ints("expected")
         whole &= known.coded("op").where(FROM_ROOT.__contains__)
-        handed_on = among(known.ints("operation"), micro_batches(run))
+        elsewhere = np.append(micro_batches(run), message_rows(run).operation)
+        handed_on = among(known.ints("operation"), elsewhere)
         known = known.take((known.flags("exact") | whole) & ~handed_on)
         group, op, dtype = (known.coded(name) for name in ("communicator", "op", "dtype"))
         every = Served(known, nth(codes(group)), typical_ns(known))
@@ -112,22 +131,18 @@ class LatencyBound(Rule, frozen=True):
             )
             if its is not None:
                 found.setdefault(_cause(run, its.joining), []).append(its)
-        findings = (self._finding(run, known, kinds) for kinds in found.values())
-        many = [its for its in findings if its is not None]
-        yield from enough(many, self.min_count, "small operation", "in rows")
         if not looked:
             raise CannotLook(
                 "needs operations of one kind in several sizes, whose times grow with these, to "
                 "tell latency from transfer; or small ones, or NCCL's, whose latency is known"
             )
+        return [*found.values()]
 
     def _share(self, latency: Latency) -> float:
         """What share of the time it has to be."""
         return self.min_latency_share * (_OF_LARGER if latency.of_larger else 1)
 
-    def _finding(
-        self, run: Measures, known: Rows, kinds: list[SmallRows]
-    ) -> tuple[int, Finding] | None:
+    def _finding(self, run: Measures, kinds: list[SmallRows]) -> tuple[int, Finding] | None:
         """A finding of what has one cause, with how many operations it is about."""
         by_name = _by_name(kinds)
         # Groups alike communicate at once.
@@ -144,14 +159,14 @@ class LatencyBound(Rule, frozen=True):
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return None
         most = max(kinds, key=lambda its: its.estimate_ns)
-        joining = _joining(known, kinds)
+        joining = _joining(run, kinds)
         share_pct = 100 * self._share(most.latency)
         full = full_cores(run)
         unsure = f" (not sure: {full}, for which each waits, too)" if full else ""
         finding = self.finding(
             joining,
             summary="; ".join(
-                follow_one_another(run, _joining(known, alike), alike) for alike in by_name
+                follow_one_another(run, _joining(run, alike), alike) for alike in by_name
             )
             + unsure,
             streams=streams(joining, run),
@@ -191,10 +206,10 @@ def _by_name(kinds: list[SmallRows]) -> list[list[SmallRows]]:
     return [*named.values()]
 
 
-def _joining(known: Rows, kinds: list[SmallRows]) -> Rows:
+def _joining(run: Measures, kinds: list[SmallRows]) -> Rows:
     """The operations of several kinds."""
     numbers = np.concatenate([its.joining.ints("operation") for its in kinds])
-    return known.take(np.isin(known.ints("operation"), numbers))
+    return matched(run).operations.take(np.sort(numbers))
 
 
 def _cause(run: Measures, its: Rows) -> tuple[str | None, ...]:

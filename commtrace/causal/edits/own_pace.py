@@ -39,6 +39,7 @@ _BETWEEN_NS = 300_000  # two operators; who runs none for longer does what recor
 class _Factors(NamedTuple):
     """Of the time that a host takes to launch, or for operators, and for all else.
 
+    On CPUs all else is what gloo's threads take to notice and to move what is small.
     ``of_unrecorded`` says that steps are then as long as unrecorded ones, or nearly.
     """
 
@@ -56,7 +57,8 @@ def at_own_pace(run: Measures, lag_ns: Lags) -> Lags:
     With GPUs all that takes a host up to 1 ms between two launches: longer, it does other things,
     which recording does not slow. Where that is not enough these, too, are shorter: later steps
     have less of them, as a new shape's plans are made once. Without GPUs what its operators took,
-    and what is between two unless it is long. The same lags where nobody knows of such steps.
+    and what is between two unless it is long; where that is not enough also transfers of up to
+    1 ms, whose ends gloo's threads note. The same lags where nobody knows of such steps.
     """
     factors = _factors(run)
     return lag_ns if factors == _AS_RECORDED else _faster(run, lag_ns, factors)
@@ -104,14 +106,15 @@ def _factors(run: Measures) -> _Factors:
         if on_gpu and launching > _USUAL and step(_USUAL) >= _ALIKE * wanted:
             launching = _USUAL
         return _Factors(launching, 1.0, of_unrecorded=tells)
-    if not on_gpu:
-        return _Factors(least, 1.0, of_unrecorded=tells and step(least) <= _UNLIKE * wanted)
-    without = step(_LEAST, 0.0)
+    least_else = 0.0 if on_gpu else _LEAST
+    without = step(least, least_else)
     if without <= wanted:
-        else_ = _between(0.0, lambda its: step(_LEAST, its) > wanted)
-        return _Factors(_LEAST, else_, of_unrecorded=tells)
+        else_ = _between(least_else, lambda its: step(least, its) > wanted)
+        return _Factors(least, else_, of_unrecorded=tells)
+    alike = tells and without <= _UNLIKE * wanted
     # What no host explains is none's: the recorded steps have more to do than those behind them.
-    return _Factors(_USUAL, 1.0, of_unrecorded=tells and without <= _UNLIKE * wanted)
+    usual = _Factors(_USUAL, 1.0) if on_gpu else _Factors(least, least_else)
+    return usual._replace(of_unrecorded=alike)
 
 
 def _between(low: float, is_too_much: Callable[[float], bool]) -> float:
@@ -128,6 +131,9 @@ def _faster(run: Measures, lag_ns: Lags, factors: _Factors) -> Int64:
     if not _has_gpus(run):
         lag = lag_ns.astype(np.int64)
         lag[its.own] = np.rint(lag[its.own] * (1 - (1 - factors.launching) * _calling(run)))
+        moves = its.transfers[0]
+        moves = moves[(lag[moves] > 0) & (lag[moves] <= _LAUNCH_NS)]
+        lag[moves] = np.rint(lag[moves] * factors.else_)
         return lag
     is_host = (its.graph.kind == HOST) & (lag_ns > 0)
     factor = np.where(lag_ns <= _LAUNCH_NS, factors.launching, factors.else_)

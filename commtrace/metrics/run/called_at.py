@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["called_at"]
 
 _MOSTLY = 0.9  # of the calls
-_MOST = 3  # lines
+_MOST = 4  # lines
 
 
 def called_at(run: Measures, operations: Int64, ranks: Collection[int]) -> tuple[str, ...]:
     """The lines that nine tenths of these operations' calls are at, the most frequent first.
 
-    Of ``ranks`` only if there are any. No more than three; none where that is not enough, or where
+    Of ``ranks`` only if there are any. No more than four; none where that is not enough, or where
     the recorder noted no lines.
     """
     its = run.rows("collectives")
