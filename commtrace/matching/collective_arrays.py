@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows, least, most
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, SYNCHRONISING, TO_ROOT, members
+from commtrace.gpu_numbers import first_ranks
 from commtrace.matching.communicators import communicators
 from commtrace.matching.probes import Probed, probed
 from commtrace.table import Coded
@@ -34,7 +35,8 @@ class Collectives(Struct, frozen=True, dict=True):
     ``seq_key`` is equal for what one communicator gave one number; ``expected`` ranks are
     NULL if unknown. ``is_one`` says that all groups that the trace lists have the same ranks, but
     those of one. ``clock_of`` has, for each rank, the lowest rank of its host; an
-    unnamed host has one rank. ``probes`` are the recorder's readings of ranks' clocks.
+    unnamed host has one rank. Where none has a name, ``likely_clock_of`` has the same as the
+    numbers of GPUs tell. ``probes`` are the recorder's readings of ranks' clocks.
     """
 
     rank: Int64
@@ -59,6 +61,7 @@ class Collectives(Struct, frozen=True, dict=True):
     recorder: Bool
     expected: Int64
     clock_of: dict[int, int]
+    likely_clock_of: dict[int, int]
     probes: dict[int, Probed]
 
     @cached_property
@@ -114,6 +117,7 @@ def rows_of(run: Measures) -> Collectives:
         recorder=table.coded("group_provenance").being("flight-recorder"),
         expected=np.where(p2p, 2, _group_ranks(table.ints("group_size"), communicator, names)),
         clock_of=_clocks(run.rows("ranks"), rank),
+        likely_clock_of=_likely_clocks(run.rows("ranks"), table),
         probes=probed(run),
     )
 
@@ -140,6 +144,14 @@ def _clocks(ranks: Rows, used: Int64) -> dict[int, int]:
         here = rank[host == one]
         clock |= dict.fromkeys(here.tolist(), int(here.min()))
     return clock
+
+
+def _likely_clocks(ranks: Rows, table: Rows) -> dict[int, int]:
+    if ranks.coded("host").known.any():
+        return {}
+    rank, device = table.ints("rank"), table.coded("device")
+    at = first_rows(codes(rank, device))
+    return first_ranks(zip(rank[at].tolist(), map(str, device.take(at).decoded()), strict=True))
 
 
 def _communicators(

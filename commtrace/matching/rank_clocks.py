@@ -2,14 +2,18 @@
 
 Only ends can tell: a rank's start says when it arrived, not what time it is. Rooted
 operations and point-to-point ones do not end everywhere at once and tell nothing; but where
-nothing else ties two clocks, the messages of GPUs do, whose kernels are done at about the same
+little else ties two clocks, the messages of GPUs do, whose kernels are done at about the same
 time. The ranks of one host have one clock, unless one of them is done before another has come.
+So have ranks that seem to be of one host's GPUs, where none has a name and what they do together
+ends together.
 Where the recorder has read the clocks, that holds the ends to its bounds: over a link that
 is slower in one direction they end apart, every time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -98,11 +102,14 @@ def readings(rows: Collectives, number: Int64) -> dict[int, RankClock]:
     clock_of = _one_clock_each(rows, ends)
     lowest, every = _reference(rows, clock_of), set(clock_of.values())
     known = {lowest: RankClock(lowest, SAME, drifts=True, provenance="host")}
-    _reach(rows, known, by_clock(ends, clock_of), len(every))
+    together = by_clock(ends, clock_of)
+    _reach(rows, known, together, len(every), (LINE_OPERATIONS, FEW))
     if len(known) < len(every):
         met = rows.synchronises | (rows.p2p & ~rows.on_cpu)
         shared = by_clock(ends_of(rows, number, met), clock_of)
-        _reach(rows, known, shared, len(every), least=TELLING)
+        _reach(rows, known, shared, len(every), (LINE_OPERATIONS,))
+        _reach(rows, known, together, len(every), (1,))
+        _reach(rows, known, shared, len(every), (TELLING,))
     best = _best_probes(rows, clock_of)
     for far in every - {lowest}:
         bound = _probed(rows, clock_of, best, lowest, far)
@@ -118,12 +125,14 @@ def _reach(
     known: dict[int, RankClock],
     shared: dict[int, Ends],
     count: int,
-    least: int = 1,
+    least: Sequence[int],
 ) -> None:
-    """Add to the known clocks, until there are so many, those that share ends with them."""
+    """Add to the known clocks, until there are so many, those that share ends with them.
+
+    As few links between two clocks as can be, of the first of so many ends before those of others.
+    """
     in_common = InCommon(shared)
-    # As few links between two clocks as can be, of many operations before those of few.
-    for fewest in (LINE_OPERATIONS, least):
+    for fewest in least:
         for near in (reached := list(known)):
             if len(known) == count:
                 break
@@ -142,18 +151,40 @@ def _reference(rows: Collectives, clock_of: dict[int, int]) -> int:
 
 def _one_clock_each(rows: Collectives, ends: dict[int, Ends]) -> dict[int, int]:
     """The lowest rank that has the same clock as each: of its host, and not contradicted."""
-    hosts: dict[int, list[int]] = {}
-    for rank, host in sorted(rows.clock_of.items()):
-        hosts.setdefault(host, []).append(rank)
     clock_of: dict[int, int] = {}
-    for ranks in hosts.values():
+    for ranks in _ranks_by(rows.clock_of):
         left = ranks
         while left:
             first = left[0]
             one = [r for r in left if not _contradict(ends.get(first), ends.get(r))]
             clock_of |= dict.fromkeys(one, first)
             left = [r for r in left if r not in clock_of]
+    for ranks in _ranks_by(rows.likely_clock_of):
+        if _end_together([ends.get(rank) for rank in ranks]):
+            clock_of |= dict.fromkeys(ranks, ranks[0])
     return clock_of
+
+
+def _ranks_by(clock_of: dict[int, int]) -> list[list[int]]:
+    """The ranks of each clock, ascending."""
+    clocks: dict[int, list[int]] = {}
+    for rank, one in sorted(clock_of.items()):
+        clocks.setdefault(one, []).append(rank)
+    return [*clocks.values()]
+
+
+def _end_together(ends: list[Ends | None]) -> bool:
+    """Whether what any two of these saw ended for both at about the same time, and ties all."""
+    part = list(range(len(ends)))
+    for (one, a), (other, b) in combinations(enumerate(ends), 2):
+        if a is None or b is None:
+            continue
+        in_a, in_b = common(a, b)
+        if in_a.size and abs(median(a.end[in_a] - b.end[in_b])) > CLOSE_NS:
+            return False
+        if in_a.size:
+            part = [part[one] if its == part[other] else its for its in part]
+    return len(set(part)) == 1
 
 
 def _contradict(a: Ends | None, b: Ends | None) -> bool:

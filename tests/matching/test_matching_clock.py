@@ -21,7 +21,13 @@ MS = 1_000_000
 TIMES = (0, 7, 9, 20, 21, 35, 48, 50, 66, 70, 81, 99)
 
 
-def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any) -> Measures:
+def run(
+    make: Make,
+    hosts: Sequence[str | None],
+    ahead_ms: Sequence[float],
+    gpus: Sequence[int] = (),
+    **call: Any,
+) -> Measures:
     """Twelve numbered operations of one millisecond, on clocks that are so far ahead."""
     size = len(hosts)
     ranks = range(size)
@@ -35,6 +41,7 @@ def run(make: Make, hosts: list[str | None], ahead_ms: list[float], **call: Any)
                 "seq": i,
                 "start_ns": round((time + ahead_ms[rank]) * MS),
                 "duration_ns": MS,
+                **({"device": f"cuda:{gpus[rank]}"} if gpus else {}),
             }
             for rank in ranks
             for i, time in enumerate(TIMES)
@@ -102,6 +109,28 @@ def test_ranks_of_one_host_that_contradict_a_shared_clock(make_trace: Make) -> N
 def test_ends_that_differ_little_are_no_contradiction(make_trace: Make) -> None:
     # Within the operation nobody can say that the clocks differ: the host is believed.
     assert [row["clock"] for row in clocks(run(make_trace, ["a", "a"], [0, 0.4]))] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ahead_ms", "clock", "offset_ms"),
+    [
+        ((0, 1, 0, 1), (0, 0, 5, 5), [0, 0, 2, 2], [0, 0, 5, 5]),
+        ((0, 1, 2, 3), (0, 0, 0, 0), [0, 0, 0, 0], [0, 0, 0, 0]),
+        ((0, 1, 0, 1), (0, 0.4, 5, 5), [0, 1, 2, 2], [0, 0.4, 5, 5]),  # no host has two clocks
+        ((0, 0, 0, 0), (0, 0, 0, 0), [0, 1, 2, 3], [0, 0, 0, 0]),  # each its own, or the same
+        ((1, 0, 1, 0), (0, 0, 0, 0), [0, 1, 2, 3], [0, 0, 0, 0]),
+    ],
+)
+def test_gpus_tell_which_ranks_of_hosts_without_names_have_one_clock(
+    make_trace: Make,
+    gpus: Sequence[int],
+    ahead_ms: Sequence[float],
+    clock: list[int],
+    offset_ms: list[float],
+) -> None:
+    found = clocks(run(make_trace, [None] * 4, ahead_ms, gpus))
+    assert [row["clock"] for row in found] == clock
+    assert [row["offset_ns"] for row in found] == [its * MS for its in offset_ms]
 
 
 def test_lowest_rank_present_is_the_reference(make_trace: Make) -> None:
@@ -280,6 +309,14 @@ def test_what_cpus_did_bounds_a_clock_by_causality_only(make_trace: Make) -> Non
     """Each operation lasts 1 ms on both clocks: it may be 1 ms off, and nobody could tell."""
     (_, far) = clocks(run(make_trace, ["a", "b"], [0, 20], device="cpu"))
     assert (far["offset_ns"], far["error_ns"]) == (20 * MS, MS)
+
+
+def test_gpus_alone_tie_no_clocks(make_trace: Make) -> None:
+    """Two pairs of ranks that share no operation with each other."""
+    trace = run(make_trace, [None] * 4, [0] * 4, gpus=range(4))
+    of_pair = (trace.collectives["rank"] < 2) == (trace.collectives["seq"] < 6)
+    apart = replace(trace, collectives=trace.collectives[of_pair].reset_index(drop=True))
+    assert [row["clock"] for row in clocks(apart)] == [0, 1, 2, 3]
 
 
 def test_messages_of_gpus_tie_clocks_that_nothing_else_does(make_trace: Make) -> None:

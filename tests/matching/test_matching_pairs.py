@@ -48,6 +48,7 @@ def messages(
         "recorder": np.zeros(n, dtype=np.bool_),
         "expected": zeros + 2,
         "clock_of": {0: 0, 1: 1},
+        "likely_clock_of": {},
         "probes": {},
     }
     return Collectives(**{**columns, **more})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from commtrace.diagnosis import Note
+from commtrace.gpu_numbers import first_ranks
 from commtrace.measures import measure
 from commtrace.metrics.rank.devices import devices
 from commtrace.units import numbered
@@ -21,8 +21,7 @@ __all__ = ["assumed_hosts", "hosts", "on_hosts_of_their_own", "one_host", "ranks
 def hosts(run: Measures) -> dict[int, str]:
     """The name of each rank's host, of those whose is known.
 
-    Where no host has a name GPUs tell several: torchrun and others give the ranks of a host its
-    GPUs in their order, so that a rank's number less its GPU's is that of its host's first rank.
+    Where no host has a name the numbers of GPUs tell several.
     """
     return _named(run) or _by_gpus(run)
 
@@ -45,15 +44,10 @@ def _named(run: Measures) -> dict[int, str]:
 def _by_gpus(run: Measures) -> dict[int, str]:
     """Numbers for hosts, of which GPUs show several; of ranks whose GPU is known for all."""
     its = devices(run)
-    places = zip(its.ints("rank").tolist(), its.coded("device").decoded(), strict=True)
-    parts = [(rank, str(name).rpartition(":")) for rank, name in places]
-    each = [(rank, int(number)) for rank, (_, of_type, number) in parts if of_type]
-    gpus = dict(each)
-    first = {rank: rank - gpu for rank, gpu in gpus.items()}
+    names = map(str, its.coded("device").decoded())
+    first = first_ranks(zip(its.ints("rank").tolist(), names, strict=True))
     on = sorted(set(first.values()))
-    apart = min((later - one for one, later in pairwise(on)), default=0)
-    is_known = len(each) == len(gpus) == len(run.rows("ranks"))
-    if not is_known or not 1 < len(on) < len(gpus) or on[0] < 0 or apart <= max(gpus.values()):
+    if len(first) < len(run.rows("ranks")) or not 1 < len(on) < len(first):
         return {}
     return {rank: f"#{on.index(its)}" for rank, its in sorted(first.items())}
 
