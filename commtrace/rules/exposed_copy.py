@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from commtrace.arrays import Float64, Int64, distinct
+from commtrace.arrays import NULL, Float64, Int64, distinct
 from commtrace.causal.edits.rank_edits import copying_within
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import saving
 from commtrace.diagnosis import CannotLook, Evidence, Finding
-from commtrace.intervals import Intervals, covered, subtract, total, union, united
+from commtrace.intervals import Intervals, covered, intersect, subtract, total, union, united
 from commtrace.metrics.rank.activity import Activity, device_activity
 from commtrace.metrics.run.whole import of_time, share_pct, step_count, whole, worth_reporting
 from commtrace.quantiles import median
@@ -38,7 +39,9 @@ class ExposedCopy(Rule, frozen=True):
         time, as far as there is as much compute without a copy beside it. The potential saving is
         that of a run whose copies take only what is hidden already, and what compute is too short
         to hide. They have to be between computations several times a step, as those of layers are:
-        what is copied at one place of it, as a batch, may not be there any earlier.
+        what is copied at one place of it, as a batch, may not be there any earlier. It was, where
+        the GPU computed for as long as the copy took between its call and its start: it only
+        waited for what its stream was to do first.
 
     Why it costs time
         A GPU copies and computes at once, on engines of their own. Where each layer's weights are
@@ -78,8 +81,9 @@ class ExposedCopy(Rule, frozen=True):
             if device != "cpu" and work.compute is not None
         ]
         # With one GPU's mended the others would wait no less for what they copy.
-        often = all(one.places >= _SEVERAL * step_count(run) for one in each)
-        estimate = min((one.hideable_ns for one in each), default=0) if often else 0
+        if not (often := all(one.places >= _SEVERAL * step_count(run) for one in each)):
+            each = [one.queued for one in each]
+        estimate = min((one.hideable_ns for one in each), default=0)
         if not worth_reporting(estimate, run, self.min_step_share):
             return
 
@@ -114,7 +118,7 @@ class ExposedCopy(Rule, frozen=True):
                 ),
             ),
             ruled_out=("pageable memory: the copies are of pinned memory",),
-            advice=_ADVICE["HtoD" in worst.copies.coded("kind").occurring()],
+            advice=_ADVICE["HtoD" in worst.copies.coded("kind").occurring()] if often else _BATCH,
         )
 
     @staticmethod
@@ -136,13 +140,22 @@ _ADVICE = {
 }
 
 
+_BATCH = (
+    "copy the next batch while this one computes: its copy is called for long before its stream "
+    "comes to it, so do it on a stream of its own, and let the computing stream wait for the event "
+    "behind it (Stream.wait_event, record_stream)"
+)
+
+
 class _Exposed(Struct, frozen=True, eq=False):
     """A device's copies: ``when`` nothing ran beside them, and what computes beside none.
 
-    ``places`` counts those of ``when`` with compute between them, not the tensors of a batch.
+    ``behind_ns`` is what the device computed from each one's call to its start; ``places`` counts
+    those of ``when`` with compute between them, not the tensors of a batch.
     """
 
     copies: Rows
+    behind_ns: Int64
     when: Intervals
     free_ns: int
     places: int
@@ -155,7 +168,20 @@ class _Exposed(Struct, frozen=True, eq=False):
         when = subtract(copied, united(compute, work.communication))
         between_ns = covered(when[1][:-1], when[0][1:], compute)
         places = np.count_nonzero(between_ns > _APART * median(copies.ints("duration_ns")))
-        return cls(copies, when, total(subtract(compute, copied)), int(places) + 1)
+        start_ns, launch_ns = copies.ints("start_ns"), copies.ints("launch_ns")
+        called_ns = np.where(launch_ns == NULL, start_ns, np.minimum(launch_ns, start_ns))
+        behind_ns = covered(called_ns, start_ns, compute)
+        free_ns = total(subtract(compute, copied))
+        return cls(copies, behind_ns, when, free_ns, int(places) + 1)
+
+    @property
+    def queued(self) -> _Exposed:
+        """Those to the GPU before which it computed, once they were called, for as long."""
+        its = self.copies
+        waited = its.coded("kind").being("HtoD") & (self.behind_ns >= its.ints("duration_ns"))
+        mine = its.take(waited)
+        when = intersect(self.when, union(*mine.when()))
+        return replace(self, copies=mine, behind_ns=self.behind_ns[waited], when=when)
 
     @property
     def rank(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.faults.loop import Loop
 from commtrace.diagnosis import Finding
 from commtrace.rules import diagnose
-from commtrace.synthetic import Tiny
+from commtrace.synthetic import BASE_NS, Tiny
 
 
 def found(run: Tiny) -> tuple[Finding, ...]:
@@ -109,3 +109,24 @@ def test_what_goes_to_the_host_is_copied_while_the_next_layer_computes() -> None
             run.copy(0, at + 400, 300, kind="DtoH", size=4_000_000, stream=9, memory="pinned")
     (finding,) = found(run)
     assert finding.advice.startswith("copy what a layer leaves while the next one computes")
+
+
+@pytest.mark.parametrize(("launched_us", "told"), [(4_500, True), (3_900, False)])
+def test_a_batch_whose_copy_waits_for_its_stream_was_there_earlier(
+    launched_us: float, told: bool
+) -> None:
+    """Of 10 ms 4 go into its copy, which the host had called for so long before."""
+    run = Tiny(1)
+    for step in range(6):
+        start = 10_000.0 * step
+        run.step(0, step, start, 10_000)
+        way = {"source": "host", "destination": "cuda:0", "memory": "pinned"}
+        its = {"launch_ns": BASE_NS + round(1e3 * (start - launched_us))}
+        run.copy(0, start, 4_000, kind="HtoD", size=100_000_000, **way, **its)
+        run.kernel(0, start + 4_000, 6_000)
+    if not told:
+        assert not found(run)
+        return
+    (finding,) = found(run)
+    assert finding.cost_ns == 5 * 4_000_000  # nothing is before the first
+    assert finding.advice.startswith("copy the next batch while this one computes")
