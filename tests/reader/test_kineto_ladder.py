@@ -508,3 +508,20 @@ def test_what_an_operation_says_itself_outranks_the_groups(read: Any, events: An
     info = {"rank": 0, "world_size": 4, "pg_config": TWO_OF_ALL}
     row = only(read(trace, distributedInfo=info).collectives)
     assert (row["group_size"], row["group_provenance"]) == (2, None)
+
+
+@pytest.mark.parametrize(("inputs", "peer"), [(["", "", "2", "0"], 5), ([], None)])
+def test_a_calls_own_argument_tells_its_peer_rather_than_the_rank_of_a_record(
+    read: Any, events: Any, inputs: list[str], peer: int | None
+) -> None:
+    """Other tools write the caller's: this is rank 0."""
+    group = {"Process Group Name": "5", "Process Group Ranks": "[0, 1, 5]", "Group size": 3}
+    found = read(
+        [
+            events.op("c10d::send", 0, 12, **{"Concrete Inputs": inputs}),
+            events.op("record_param_comms", 1, 10, **told("send", 8, 8, Rank=0, **group)),
+            events.launch(5, 1),
+            events.kernel(GENERIC, 20, 5, 1),
+        ]
+    )
+    assert only(found.collectives)["peer"] == peer

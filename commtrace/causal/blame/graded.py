@@ -39,7 +39,7 @@ def together_if_graded(run: Measures, found: Sequence[Culprit]) -> Sequence[Culp
     stair, and none behind the first saves much alone: to make one as the others says little, and
     such work does not vanish. No GPUs are slower by the same from each to the next.
     """
-    if len(found) < 2:
+    if not found:
         return found
     of_all = len(found) >= _SEVERAL and all(map(_computes_more, found))
     on_gpus = not run_graph(run).calls.on_cpu.any()

@@ -145,9 +145,12 @@ def _told(
         rungs.append(("operator", by_operator))
     rungs.append(("kernel-name", Described(own.op, own.call, group_size=own.group_size)))
     facts = first(*(rung for _, rung in rungs))
-    if by_operator is not None and by_operator.root is not None:
+    if by_operator is not None:
         # An argument of the call's; as the rank of a record other tools write the caller's.
-        facts = facts._replace(root=by_operator.root)
+        root, peer = by_operator.root, by_operator.peer
+        facts = facts._replace(
+            root=facts.root if root is None else root, peer=facts.peer if peer is None else peer
+        )
     if own.executed in _REDUCES:  # others move bytes, whatever the type
         facts = with_dtype(facts, own.dtype)
     return facts, next((label for label, rung in rungs if rung.op), "kernel-name")
