@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.faults.loop import Loop
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
 from commtrace.rules._slow_device import slower_at_updates
@@ -52,3 +53,21 @@ def test_a_gpu_alone_with_one_other_is_slower_than_nobody_knows_what() -> None:
     assert slower_at_updates(training((500, 600)), [1]) is None
     assert slower_at_updates(training((500, 500, 600)), [2]) == pytest.approx(1.2)
     assert slower_at_updates(training((500, 500, 500, 600)), [2, 3]) is None
+
+
+@pytest.mark.parametrize("found", [1, 8])
+def test_work_that_grows_from_rank_to_rank_is_to_be_split_evenly(
+    found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As causal attention's, though only the last rank may be found to save much by itself."""
+    monkeypatch.setattr("commtrace.causal.blame.culprits._MOST", found)
+    loop = Loop(5, ranks=8, steps=4)
+    loop.spread = 0.0
+    for _ in range(loop.steps):
+        with loop.step():
+            for rank in loop.everyone:
+                loop.compute(rank, 1_000 + 1_000 * rank)
+            loop.together("all_reduce", 1_000_000)
+    its = diagnose(loop.run.trace(), select=["straggler"]).findings[0]
+    assert "the work grows from one rank to the next" in its.advice
+    assert its.cost_ns / loop.steps == pytest.approx(3_500_000, rel=0.02)
