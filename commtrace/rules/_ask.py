@@ -26,6 +26,7 @@ _MOSTLY = 0.5  # of its operations
 _MUCH = 0.05  # of the time
 _IF_UNSURE = 0.75  # of what is saved
 _IF_NOT_NEEDED = 0.5
+_RIVALS = 0.5  # of what takes memory: what takes none comes before it
 _OF_KNOWN = 0.5  # of what else a cause costs: a rule has seen that it is one
 _FAR_LESS = 10
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
@@ -46,8 +47,9 @@ def diagnose(
 
     Findings come costliest first, symptoms after their cause; one that has no cost of its
     own where its symptoms' would stand. Of what may be needed half counts, of what is unsure three
-    quarters. None costs more than the time it is a share of. A rule
-    that breaks is skipped, with a note. UsageError for an unknown rule or threshold.
+    quarters; what takes memory comes behind what saves as much without. None costs more than the
+    time it is a share of. A rule that breaks is skipped, with a note. UsageError for an unknown
+    rule or threshold.
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}
@@ -93,6 +95,7 @@ def _mooted(findings: list[Finding]) -> Iterator[Finding]:
             if one.rule in RULES[other.rule].moots
             and not one.by_itself
             and _share(one, other) > _MOSTLY
+            and not _rivals(one, other)
         )
         yield replace(one, explained_by=next(by, one.explained_by))
 
@@ -169,7 +172,9 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
                 its = max(its - theirs, 0)
             its = round(_IF_NOT_NEEDED * its)
         last = finding.behind or RULES[finding.rule].paid_once
-        return min(its, behind) if last else its
+        its = min(its, behind) if last else its
+        rivals = (weight_in_order(one) for one in symptoms(None) if _rivals(one, finding))
+        return min((its, *(weighs - 1 for weighs in rivals)))
 
     def placed(cause: Finding | None) -> Iterator[Finding]:
         for finding in sorted(symptoms(cause), key=weight_in_order, reverse=True):
@@ -181,6 +186,13 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
 
 def _may_be_needed(finding: Finding) -> bool:
     return finding.spares_memory or (RULES[finding.rule].may_be_needed and not finding.by_itself)
+
+
+def _rivals(one: Finding, of_memory: Finding) -> bool:
+    """Whether one saves half or more of the same time as another, and none of the memory."""
+    same = (*_explains(of_memory), *RULES[of_memory.rule].moots)
+    sure = one.rule in same and one.confidence != "low" and not one.spares_memory
+    return of_memory.spares_memory and sure and one.cost_ns >= _RIVALS * of_memory.cost_ns
 
 
 def _explains(finding: Finding) -> Collection[str]:
@@ -211,6 +223,8 @@ def _causes(other: Finding, symptom: Finding) -> bool:
     same_times = (other.start_ns, other.end_ns) == (symptom.start_ns, symptom.end_ns)
     if symptom.rule in RULES[other.rule].same and same_times:
         return True
+    if _rivals(symptom, other):
+        return False
     overlap = other.start_ns <= symptom.end_ns and symptom.start_ns <= other.end_ns
     elsewhere = other.ranks and symptom.ranks and not {*other.ranks} & {*symptom.ranks}
     if not overlap or elsewhere:

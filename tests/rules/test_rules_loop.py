@@ -386,6 +386,30 @@ def test_of_what_spares_memory_half_counts(
     assert next(iter(diagnose(trace, select=["launch-gap"]).findings)).rule == first
 
 
+@pytest.mark.parametrize(
+    ("rule", "tenths", "first"),
+    [
+        ("exposed-communication", 5, "exposed-communication"),
+        ("full-precision-payload", 5, "full-precision-payload"),
+        ("exposed-communication", 4, "redundant"),
+        ("host-bound", 4, "redundant"),
+    ],
+)
+def test_what_takes_memory_is_behind_what_saves_half_of_the_same_without(
+    monkeypatch: pytest.MonkeyPatch, rule: str, tenths: int, first: str
+) -> None:
+    trace = idle_gpu(0)
+    tenth, one = whole(trace).time_ns // 100, a_finding(trace)
+    less = replace(one, rule=rule, cost_ns=tenths * tenth, confidence="medium")
+    more = replace(one, rule="redundant", cost_ns=10 * tenth, spares_memory=True)
+    asked(monkeypatch, trace, less, more)
+    found = diagnose(trace, select=["launch-gap"]).findings
+    assert [its.explained_by for its in found if its.rule == rule] == [
+        None if first == rule or rule == "host-bound" else "redundant"
+    ]
+    assert found[0].rule == first
+
+
 @pytest.mark.parametrize(("tenths", "first"), [(12, "latency-bound"), (14, "early-root")])
 def test_what_is_surer_and_saves_nearly_as_much_is_first(
     monkeypatch: pytest.MonkeyPatch, tenths: int, first: str
