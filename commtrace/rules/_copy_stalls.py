@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyStalls", "copy_stalls", "on_host", "steps_without_update"]
 
 _LOOP = 3  # copies in a step: fewer are values read each for itself
+_PASS = 50  # kernels: of a model, rather than of a layer
 _VLLM_STEP = "gpu_model_runner: preprocess"
 
 
@@ -108,15 +109,27 @@ def _last_of_each(line: Timeline, copies: Bool, begins: Int64) -> Bool:
 def steps_without_update(line: Timeline, run: Measures) -> Int64 | None:
     """When a rank's steps begin, if it has any and no optimizer steps in them.
 
-    vLLM marks them itself; the profiler's, if there are any, may hold several.
+    vLLM marks them itself; the profiler's, if there are any, may hold several. Where none are
+    marked, and nothing runs backward, what the host is told behind a whole pass ends one.
     """
     steps = rows_of_rank(run, "steps", line.rank)
     label = steps.coded("label")
     marked = label.being(_VLLM_STEP)
     begins = np.sort(steps.ints("start_ns")[marked])
     begins = begins if begins.size else _profiler_steps(line, run)
+    begins = begins if begins.size else _behind_results(line, run)
     updates = any(map(is_update, label.occurring()))
     return None if updates or not begins.size else begins
+
+
+def _behind_results(line: Timeline, run: Measures) -> Int64:
+    """The times behind copies to the host, if these are mostly a pass of kernels apart."""
+    told = np.flatnonzero(line.kinds.being("DtoH"))
+    ops = rows_of_rank(run, "ops", line.rank).coded("name")
+    apart = told.size > 1 and median(np.diff(told)) >= _PASS
+    trains = ops.where(lambda name: name.startswith("autograd::")).any()
+    behind_ns: Int64 = line.launch_ns[told] + 1
+    return behind_ns if apart and not trains else behind_ns[:0]
 
 
 def _profiler_steps(line: Timeline, run: Measures) -> Int64:
