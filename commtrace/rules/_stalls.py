@@ -57,6 +57,7 @@ COMPILES = (
     "(TORCH_LOGS=recompiles tells why)"
 )
 """Why ``torch.compile`` compiles anew, and what to do."""
+_COMPILES_ANEW = f"torch.compile compiles anew, {COMPILES}"
 _NAMED = 3
 _RESUMES_NS = 50_000  # so soon a host goes on once what it waited for is done
 _NEAR_NS = 10_000_000  # of copies to and from the GPU, between pickling and sending
@@ -79,10 +80,10 @@ _REMEDIES = {
     "scaled_dot_product": "cuDNN plans attention anew for each new shape, tens of ms each: pad to "
     "few lengths, or torch.backends.cuda.enable_cudnn_sdp(False)",
     "unused_parameters": UNUSED,
-    "dynamo": f"torch.compile compiles anew, {COMPILES}",
+    "dynamo": _COMPILES_ANEW,
 }
 _IN_TORCH = {
-    "torch/_dynamo/": f"torch.compile compiles anew, {COMPILES}",
+    "torch/_dynamo/": _COMPILES_ANEW,
     "torch/serialization.py": SAVE,
     "torch/distributed/checkpoint/": SAVE_BY_ALL,
 }
@@ -181,6 +182,8 @@ def known_work(run: Measures, rank: int, when: Intervals) -> str | None:
     """The same if its file tells of most of the time what the host does, else None."""
     if said := _allocates(run, rank, when):
         return said
+    if "dynamo" in (label_in(run, rank, when) or ""):
+        return _COMPILES_ANEW
     its = host_meanwhile(run, rank, when)
     known = its is not None and its.operators and its.none_ns < total(when) / 2
     return _runs(its, when) if known else None

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from commtrace.intervals import union
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
+from commtrace.rules._stalls import known_work
 from commtrace.run import load
 from commtrace.synthetic import BASE_NS, Tiny
 
@@ -255,3 +257,15 @@ def test_a_stall_in_ddps_search_for_unused_parameters_names_the_option(tmp_path:
     run = load(tmp_path, cache=False, workers=1).measures
     (its,) = diagnose(run, select=["launch-gap"]).findings
     assert ": leave out find_unused_parameters=True if all are used" in its.advice
+
+
+@pytest.mark.parametrize(
+    ("label", "told"), [("_compile.compile_inner (dynamo_timed)", True), ("forward", False)]
+)
+def test_a_host_that_compiles_while_it_launches_nothing_says_so(label: str, told: bool) -> None:
+    run = Tiny()
+    run.step(0, 1, 0, 10_000)
+    run.step(0, 1, 100, 9_000, label=label)
+    when = union([BASE_NS + 200_000], [BASE_NS + 8_000_000])
+    said = known_work(run.trace(), 0, when) or ""
+    assert said.startswith("torch.compile compiles anew") == told
