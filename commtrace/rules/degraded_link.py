@@ -1,4 +1,4 @@
-"""Operations that become slower during the run, and stay so; or stall, a few of them."""
+"""Operations that become slower during the run, for good or for some steps; or stall, a few."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Bool, Float64, Int64, codes, grouped
+from commtrace.arrays import Bool, Float64, Int64, grouped
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.metrics.run.bandwidth import KIND, hidden, served, streams, typical_ns
+from commtrace.metrics.run.bandwidth import hidden, served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
-from commtrace.quantiles import median, quantile, quantiles
+from commtrace.quantiles import median, quantile
+from commtrace.rules._change_points import change, typical_before
 from commtrace.rules._rule import Rule
+from commtrace.rules._slow_steps import SlowSteps, slow_steps
 from commtrace.rules._stalled_operations import Stalled, stalled
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
@@ -31,6 +33,7 @@ _TIMED_OUT = (
     "look at this time for retransmits, link errors and time-outs (counters of NICs, nvidia-smi "
     "nvlink -e, NCCL_DEBUG=WARN), and for what else paused GPUs or used the network"
 )
+_NAMED = 5  # steps
 _MORE_COMPUTE = 0.2  # of the operations' time beside compute: that may slow them
 
 
@@ -75,7 +78,9 @@ class DegradedLink(Rule, frozen=True):
         and worth ``min_step_share`` of the step. Waiting for late ranks is not part of a transfer,
         and what compute hides does not count. And one operation of a group of GPUs, or a twentieth
         of ``min_count`` or more of its kind, that take ten times as long as is usual of these once
-        all ranks are there, though they move no more than twice the usual bytes.
+        all ranks are there, though they move no more than twice the usual bytes. And, where nothing
+        changes for good, steps, fewer than the others, in which nearly all operations of a group
+        of GPUs take half as long again as nearly all of the same in the others.
 
     Why it costs time
         A link that lost lanes, retransmits, or a network card that throttles slows every
@@ -115,20 +120,23 @@ class DegradedLink(Rule, frozen=True):
         relative = known.ints("transfer_ns") / typical_ns(known)
         every = _Served(known, relative, hidden(known, run))
         groups = grouped(known.coded("communicator"))
+        many = (every.take(some) for some in groups if some.size >= max(self.min_count, 2))
+        changes = [*filter(None, map(self._change, many))]
+        for at_once in _at_once(run, changes):
+            yield from self._of(run, at_once)
+        if not changes:
+            yield from self._of_steps(run, slow_steps(run, known))
         had = max((some.size for some in groups), default=0)
         if had < max(self.min_count, 2):
             which = f"of {size(self.min_bytes)} or more, of one group and recorded on every rank"
             raise too_few(had, "operation", self.min_count, which)
-        many = (every.take(some) for some in groups if some.size >= max(self.min_count, 2))
-        for at_once in _at_once(run, [*filter(None, map(self._change, many))]):
-            yield from self._of(run, at_once)
 
     def _change(self, some: _Served) -> _Degraded | None:
         """What changed in a group, if that is beyond noise and clear."""
-        at, chance = _change(some.relative, max(self.min_count // 4, 1))
+        at, chance = change(some.relative, max(self.min_count // 4, 1))
         if chance > self.max_chance:
             return None
-        transfer, base = some.operations.ints("transfer_ns"), _typical_before(some.operations, at)
+        transfer, base = some.operations.ints("transfer_ns"), typical_before(some.operations, at)
         known = at + np.flatnonzero(~np.isnan(base[at:]))
         if not known.size:
             return None
@@ -182,6 +190,40 @@ class DegradedLink(Rule, frozen=True):
             ),
             advice="look at this time for NIC and NVLink errors, retransmits and throttling; "
             "compare without the suspected host",
+            confidence="medium",
+        )
+
+    def _of_steps(self, run: Measures, found: list[SlowSteps]) -> Iterator[Finding]:
+        """A finding of the groups whose operations are slow in some steps, the slowest's."""
+        if not found:
+            return
+        most = max(found, key=lambda one: float(one.beyond_ns.sum()))
+        found = [one for one in found if one.steps == most.steps]
+        rows = most.operations.table.rows(*(one.operations.columns for one in found))
+        beyond = np.concatenate([one.beyond_ns for one in found])
+        gain = of_transfers(run, rows, beyond, felt_ns(rows, beyond, run), self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
+            return
+        whose = spoken(run, str(most.operations.coded("communicator").at(0)))
+        others = f" and {counted(len(found) - 1, 'other group')}" if len(found) > 1 else ""
+        yield self.finding(
+            (rows.ints("first_arrival_ns"), rows.ints("last_end_ns")),
+            summary=(
+                f"in {len(most.steps)} of {counted(len(most.steps) + most.others, 'step')} "
+                f"({', '.join(map(str, most.steps[:_NAMED]))}) all operations of {whose}{others} "
+                f"take {most.ratio:.2f} times as long as in the others, once all ranks are there"
+            ),
+            streams=streams(rows, run),
+            saving=gain,
+            evidence=(
+                Evidence("transfers against those of other steps", most.ratio, "x"),
+                Evidence("operations slowed", len(rows), "operations"),
+            ),
+            ruled_out=(
+                "sizes: each operation is compared with its own kind and size",
+                "late ranks: waiting is not counted",
+            ),
+            advice=_TIMED_OUT,
             confidence="medium",
         )
 
@@ -251,31 +293,6 @@ def _whose(run: Measures, changes: list[_Degraded]) -> str:
     if len(changes) > 1:
         return f"{len(changes)} groups of {clean(_dimension(run, changes[0]), 24)}"
     return spoken(run, str(changes[0].after.coded("communicator").at(0)))
-
-
-def _typical_before(some: Rows, at: int) -> Float64:
-    """Each operation's kind's median transfer among the first so many; NaN without any."""
-    kind = codes(*(some.columns[name] for name in KIND))
-    before = quantiles(kind[:at], some.ints("transfer_ns")[:at], 50, int(kind.max()) + 1)
-    typical: Float64 = before[kind]
-    return typical
-
-
-def _change(series: Float64, few: int) -> tuple[int, float]:
-    """Where a series steps up most clearly, with a few on either side; its chance by noise.
-
-    Pettitt's test: the largest of 2 (sum of the first k ranks) - k (n + 1) over k. Its place
-    leans to the middle; where two levels fit the logarithms best does not.
-    """
-    n = series.size
-    first = np.arange(1, n)
-    below = first * np.log(series).mean() - np.cumsum(np.log(series))[:-1]
-    clear = below.clip(min=0) ** 2 / (first * (n - first))
-    at = few - 1 + int(np.argmax(clear[few - 1 : n - few]))
-    _, place, count = np.unique(series, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
-    rise = max(float((first * (n + 1) - 2 * np.cumsum(ranks)[:-1]).max()), 0.0)
-    return at + 1, float(min(1.0, 2 * np.exp(-6 * rise**2 / (n**3 + n**2))))
 
 
 def _all_reduces(took_us: list[int], sizes: list[int] | None = None) -> Measures:

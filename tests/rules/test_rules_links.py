@@ -696,6 +696,37 @@ class TestDegradedLink:
     def test_getting_faster_is_no_fault(self) -> None:
         assert not found(all_reduces([800.0] * 30 + [400.0] * 30).trace(), "degraded-link")
 
+    @staticmethod
+    def steps(slow: dict[int, float], each: int = 4, device: str = "cuda:0") -> Measures:
+        """Four steps of some all_reduces of 400 µs, some of them so much longer."""
+        run = Tiny(2)
+        for step in range(4):
+            for rank in range(2):
+                run.step(rank, step, 10_000 * step, 10_000)
+                for number in range(each):
+                    took = 400 * slow.get(step, 1.0 + 0.1 * (number % 2))
+                    at = 10_000 * step + 2_400 * number
+                    more = {"size": 16 * MB, "device": device}
+                    run.collective(rank, "all_reduce", at, took, **more)
+        return run.trace()
+
+    def test_some_steps_in_which_all_is_slower_are_named(self) -> None:
+        (finding,) = found(self.steps({2: 4.0}), "degraded-link")
+        assert finding.summary.startswith("in 1 of 4 steps (2) all operations of ranks 0–1 take")
+        assert finding.cost_ns == pytest.approx(4 * 400 * (4.0 - 1.05) * 1e3, rel=0.02)
+
+    @pytest.mark.parametrize(
+        "its",
+        [
+            {"slow": {2: 1.5}},  # which varies as much otherwise
+            {"slow": {1: 4.0, 2: 4.0}},
+            {"slow": {2: 4.0}, "each": 2},
+            {"slow": {2: 4.0}, "device": "cpu"},
+        ],
+    )
+    def test_as_many_steps_few_operations_or_those_of_cores_are_not(self, its: Any) -> None:
+        assert not found(self.steps(**its), "degraded-link")
+
     def test_few_operations_tell_nothing(self) -> None:
         trace = all_reduces([400.0] * 8 + [800.0] * 8).trace()
         assert (
