@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL
+from commtrace.arrays import NULL, codes, first_rows
 from commtrace.arrays import numbered as numbers
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.builder import DEVICES
@@ -69,6 +69,10 @@ _MANY = 0.25  # of all_to_alls
 _SPREAD = (
     "times the mean's bytes in all_to_alls, and works on them: limit the experts' capacity, add a "
     "balancing loss, or place experts or tables otherwise"
+)
+_OWN = (
+    "times the mean's bytes in all_to_alls, but only what it has sent before: its own batches or "
+    "sequences are larger, split them evenly"
 )
 _READS_FOR_ALL = (
     "; if it reads for all ranks, which wait for it, let each read its own part (a "
@@ -140,7 +144,7 @@ def _advice(culprit: Culprit, run: Measures) -> str:
             f"the others: look at clock rates, and at what else runs there{besides}"
         )
     if times := receives(culprit, run):
-        return f"it receives {times:.3g} {_SPREAD}"
+        return f"it receives {times:.3g} {_OWN if _sends_first(culprit, run) else _SPREAD}"
     if culprit.cause == "compute" and _same_kernels(culprit, run):
         return _slower(culprit, run) if culprit.persistent else _SLOWER_THEN
     if culprit.cause == "compute" and not culprit.persistent:
@@ -152,6 +156,23 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
         return ADVICE["loader"] + _READS_FOR_ALL
     return ADVICE[culprit.cause]
+
+
+def _sends_first(culprit: Culprit, run: Measures) -> bool:
+    """Whether of the first uneven all_to_all of most steps it sends more than it receives.
+
+    Then what it receives in the next is its own.
+    """
+    rows = run.rows("collectives")
+    mine = np.isin(rows.ints("rank"), culprit.ranks) & rows.coded("op").being("all_to_all")
+    sent, received = rows.ints("in_bytes"), rows.ints("out_bytes")
+    mine &= (np.minimum(sent, received) > 0) & (
+        np.maximum(sent, received) >= IMBALANCE * np.minimum(sent, received)
+    )
+    at = np.flatnonzero(mine)
+    at = at[np.argsort(rows.ints("start_ns")[at], kind="stable")]
+    first = at[first_rows(codes(rows.ints("step")[at], rows.ints("rank")[at]))]
+    return bool(first.size) and 2 * int((sent[first] > received[first]).sum()) > first.size
 
 
 def receives(culprit: Culprit, run: Measures) -> float:

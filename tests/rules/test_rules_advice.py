@@ -659,6 +659,25 @@ def test_hosts_that_all_starve_their_gpus_are_not_why_ranks_take_turns() -> None
     assert "batches of equal length" in found(run.trace(), "jitter").advice
 
 
+@pytest.mark.parametrize(("sends", "said"), [(True, "its own batches"), (False, "the experts'")])
+def test_who_sends_more_tokens_first_has_the_larger_batch(sends: bool, said: str) -> None:
+    """In each step rank 1 of three computes 3 ms longer before the second of two exchanges."""
+    run = Tiny(ranks=3)
+    for step, rank in product(range(STEPS), range(3)):
+        begin, size, late = 10_000 * step, 1 << 20, rank == 1
+        run.step(rank, step, begin, 10_000)
+        run.kernel(rank, begin + 10, 500)
+        ways = [size * (1 + late), size]
+        sent, got = ways if sends else ways[::-1]
+        its = {"in_bytes": sent, "out_bytes": got}
+        run.collective(rank, "all_to_all", begin + 520, 480, **its)
+        took = 4_000 if late else 1_000
+        run.kernel(rank, begin + 1_005, took)
+        came, its = begin + 1_010 + took, {"in_bytes": got, "out_bytes": sent}
+        run.collective(rank, "all_to_all", came, begin + 9_990 - came, **its)
+    assert said in found(run.trace(), "straggler").advice
+
+
 @pytest.mark.parametrize("took_us", [3_000, 6_000])
 @pytest.mark.parametrize(("tokens", "told", "groups"), [(3, True, 1), (3, True, 2), (1, False, 1)])
 def test_who_gets_more_tokens_and_computes_longer_is_to_get_fewer(
