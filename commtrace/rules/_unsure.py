@@ -10,9 +10,9 @@ from commtrace.arrays import NULL, Int64
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.machines import machines
+from commtrace.metrics.run.missing_ranks import missing_ranks
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
-from commtrace.rules._missing_ranks import missing_ranks
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

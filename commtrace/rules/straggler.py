@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from commtrace.causal.blame.culprits import culprits
-from commtrace.diagnosis import CannotLook, Finding
+from commtrace.causal.savings import of_transfers
+from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.metrics.run.group_dimensions import spoken
+from commtrace.metrics.run.whole import worth_reporting
+from commtrace.quantiles import median
 from commtrace.rules._culprit import delays
+from commtrace.rules._late_elsewhere import late_elsewhere
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
-from commtrace.units import numbered
+from commtrace.units import counted, ms, numbered
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -49,9 +54,12 @@ class Straggler(Rule, frozen=True):
         even work of all ranks. A rank that both sends and receives messages, and computes more, is
         named here; that it is late to these (late-sender, late-receiver) follows from that.
 
+        A rank without a trace file may be late where operations take its group of GPUs twice as
+        long as groups alike once all are there whose files are, while others as large take as long.
+
     Blind spots
-        Lateness below the clocks' error. A rank outside the trace. A host's or device's waits
-        that the trace lacks count as its own work; where it shows too few of them the finding
+        Lateness below the clocks' error. Mostly, a rank outside the trace. A host's or device's
+        waits that the trace lacks count as its own work; where it shows too few of them the finding
         says that it is not sure, or the rule is skipped. Communication that waits slows kernels
         beside it, and the replay keeps the others' as they were: the finding says about how much
         that is, taken to be as much as beside communication that transfers.
@@ -73,6 +81,7 @@ class Straggler(Rule, frozen=True):
 
         CannotLook where who is late only takes longer for the same, as on shared cores it can.
         """
+        yield from self._elsewhere(run)
         yield from delays(self, run, self.min_step_share, "collective")
         known = culprits(run, self.min_step_share)
         if known.excused and not known.found:
@@ -83,6 +92,38 @@ class Straggler(Rule, frozen=True):
                 "times as long as others for the same operators on the same inputs, as it can "
                 "where processes share cores"
             )
+
+    def _elsewhere(self, run: Measures) -> Iterator[Finding]:
+        """A rank that has no trace file."""
+        its = late_elsewhere(run)
+        if its is None:
+            return
+        rows = its.operations
+        gain = of_transfers(
+            run, rows, its.beyond_ns, float(its.beyond_ns.sum()), self.min_step_share
+        )
+        if gain.why or not worth_reporting(gain.cost_ns, run, self.min_step_share):
+            return
+        takes = ms(median(rows.ints("transfer_ns")))
+        one_of = "one of " * (len(its.ranks) > 1)
+        yield self.finding(
+            rows,
+            summary=(
+                f"{one_of}{numbered('rank', its.ranks)}, without a trace file, may be late: "
+                f"{counted(len(rows), str(rows.coded('op').at(0)))} of "
+                f"{spoken(run, its.group)} take {takes} in the median once the others are there, "
+                f"where {ms(its.usual_ns)} is usual in groups alike"
+            ),
+            ranks=its.ranks,
+            saving=gain,
+            evidence=(
+                Evidence("median of the operations there", median(rows.ints("transfer_ns")), "ns"),
+                Evidence("of the same in groups alike", its.usual_ns, "ns"),
+            ),
+            ruled_out=("its group's links: other operations as large take as long there",),
+            advice="record these ranks, too: their files show which is late, and what it does",
+            confidence="low",
+        )
 
     @staticmethod
     def bad() -> Measures:

@@ -13,6 +13,7 @@ from commtrace.arrays import NULL, Float64, codes, distinct, first_rows, sums
 from commtrace.comms import SYNCHRONISING, bus_factor
 from commtrace.diagnosis import Evidence, Finding, Note
 from commtrace.metrics.rank.run_ahead import launched_before
+from commtrace.metrics.run.missing_ranks import missing_ranks
 from commtrace.metrics.run.sampled import is_sampled
 from commtrace.metrics.run.span import recorded_apart
 from commtrace.metrics.run.unrecorded_work import calls_without_work
@@ -20,7 +21,6 @@ from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import share_pct, whole, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._held_up import HeldUp, held_up
-from commtrace.rules._missing_ranks import missing_ranks
 from commtrace.rules._rule import Rule, too
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows
