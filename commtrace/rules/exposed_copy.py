@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Float64, Int64, distinct
+from commtrace.arrays import NULL, Bool, Float64, Int64, distinct
 from commtrace.causal.edits.rank_edits import copying_within
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import saving
@@ -41,7 +41,7 @@ class ExposedCopy(Rule, frozen=True):
         to hide. They have to be between computations several times a step, as those of layers are:
         what is copied at one place of it, as a batch, may not be there any earlier. It was, where
         the GPU computed for as long as the copy took between its call and its start: it only
-        waited for what its stream was to do first.
+        waited for what its stream was to do first. Else the finding is not sure.
 
     Why it costs time
         A GPU copies and computes at once, on engines of their own. Where each layer's weights are
@@ -80,10 +80,13 @@ class ExposedCopy(Rule, frozen=True):
             for (rank, device), work in device_activity(run).items()
             if device != "cpu" and work.compute is not None
         ]
-        # With one GPU's mended the others would wait no less for what they copy.
+        doubt = ""
         if not (often := all(one.places >= _SEVERAL * step_count(run) for one in each)):
-            each = [one.queued for one in each]
-        estimate = min((one.hideable_ns for one in each), default=0)
+            queued = [one.queued for one in each]
+            was_there = worth_reporting(_of_all_ns(queued), run, self.min_step_share)
+            each = queued if was_there else [one.to_gpu for one in each]
+            doubt = "" if was_there else " (not sure: a batch may not be there any earlier)"
+        estimate = _of_all_ns(each)
         if not worth_reporting(estimate, run, self.min_step_share):
             return
 
@@ -103,7 +106,7 @@ class ExposedCopy(Rule, frozen=True):
             worst.when,
             summary=f"{_what(worst.copies)} of rank {worst.rank} run for {ms(worst.exposed_ns)} "
             f"with nothing computed beside them, and nothing is copied for "
-            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank, run)}",
+            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank, run)}{doubt}",
             ranks=tuple(ranks),
             streams=tuple(distinct(worst.copies.ints("stream")).tolist()),
             saving=gain,
@@ -119,6 +122,7 @@ class ExposedCopy(Rule, frozen=True):
             ),
             ruled_out=("pageable memory: the copies are of pinned memory",),
             advice=_ADVICE["HtoD" in worst.copies.coded("kind").occurring()] if often else _BATCH,
+            confidence="low" if doubt else "medium",
         )
 
     @staticmethod
@@ -141,9 +145,9 @@ _ADVICE = {
 
 
 _BATCH = (
-    "copy the next batch while this one computes: its copy is called for long before its stream "
-    "comes to it, so do it on a stream of its own, and let the computing stream wait for the event "
-    "behind it (Stream.wait_event, record_stream)"
+    "copy the next batch while this one computes: on a stream of its own (non_blocking=True, from "
+    "pinned memory), and let the computing stream wait for the event behind it (Stream.wait_event, "
+    "record_stream); the loader has to have it ready by then"
 )
 
 
@@ -177,11 +181,17 @@ class _Exposed(Struct, frozen=True, eq=False):
     @property
     def queued(self) -> _Exposed:
         """Those to the GPU before which it computed, once they were called, for as long."""
-        its = self.copies
-        waited = its.coded("kind").being("HtoD") & (self.behind_ns >= its.ints("duration_ns"))
-        mine = its.take(waited)
+        return self.to_gpu._some(self.to_gpu.behind_ns >= self.to_gpu.copies.ints("duration_ns"))
+
+    @property
+    def to_gpu(self) -> _Exposed:
+        """Those to the GPU."""
+        return self._some(self.copies.coded("kind").being("HtoD"))
+
+    def _some(self, which: Bool) -> _Exposed:
+        mine = self.copies.take(which)
         when = intersect(self.when, union(*mine.when()))
-        return replace(self, copies=mine, behind_ns=self.behind_ns[waited], when=when)
+        return replace(self, copies=mine, behind_ns=self.behind_ns[which], when=when)
 
     @property
     def rank(self) -> int:
@@ -205,6 +215,11 @@ class _Exposed(Struct, frozen=True, eq=False):
         start_ns, took_ns = self.copies.ints("start_ns"), self.copies.ints("duration_ns")
         alone = covered(start_ns, start_ns + took_ns, self.when)
         return took_ns - alone * (self.hideable_ns / max(self.exposed_ns, 1))
+
+
+def _of_all_ns(each: list[_Exposed]) -> int:
+    """What compute could hide on every GPU: with one's mended the others would wait no less."""
+    return min((one.hideable_ns for one in each), default=0)
 
 
 def _of(copies: Rows, rank: int, device: str) -> Rows:
