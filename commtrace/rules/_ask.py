@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
-from commtrace.diagnosis import CannotLook, Diagnosis, Explanation, Finding, Note, Verdict
+from commtrace.diagnosis import (
+    LOOKED,
+    CannotLook,
+    Diagnosis,
+    Explanation,
+    Finding,
+    Note,
+    Verdict,
+)
 from commtrace.metrics.run.called_at import called_at
 from commtrace.metrics.run.places import place
 from commtrace.metrics.run.sampled import SAMPLE_LACKS, is_sampled
-from commtrace.metrics.run.whole import step_count, whole
+from commtrace.metrics.run.whole import of_time, share_pct, step_count, whole
 from commtrace.rules._all import RULES, rule_named
+from commtrace.rules._rule import Rule
 from commtrace.rules._thresholds import configured
 
 if TYPE_CHECKING:
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["broken", "diagnose", "explanation", "verdict"]
 
 
+_LEAST, _LITTLE = "min_step_share", 0.4  # the threshold of what is to be saved; so much of it
+_NAMED = 3
 _MOSTLY = 0.5  # of its operations
 _MUCH = 0.05  # of the time
 _IF_UNSURE = 0.75  # of what is saved
@@ -49,41 +61,75 @@ def diagnose(
     own where its symptoms' would stand. Of what may be needed half counts, of what is unsure three
     quarters; what takes memory comes behind what saves as much without. None costs more than the
     time it is a share of. A rule that breaks is skipped, with a note. UsageError for an unknown
-    rule or threshold.
+    rule or threshold. Where nothing that costs time is found, ``skipped`` has what costs a little
+    less than rules ask for.
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}
-    rules = {name: configured(name, values) for name, values in (thresholds or {}).items()}
-    findings: list[Finding] = []
-    skipped: dict[str, str] = {}
-    notes: list[Note] = []
-    shown = progress or (lambda *_: None)
-    for asked, name in enumerate(sorted(chosen)):
-        shown(asked, len(chosen))
-        if is_sampled(run) and not RULES[name].of_single_events:
-            skipped[name] = SAMPLE_LACKS
+    given = thresholds or {}
+    rules = [configured(name, given.get(name, {})) for name in sorted(chosen)]
+    asked = _answers(run, rules, progress or (lambda *_: None))
+    at_most = whole(run).time_ns
+    found = tuple(_ordered(asked.held(run), at_most))
+    skipped = asked.skipped
+    if not any(one.cost_ns for one in found):
+        skipped = {**_little(run, rules), **skipped}
+    all_broke = 0 < len(chosen) == len(asked.notes)
+    return Diagnosis(found, skipped, tuple(asked.notes), all_broke, frozenset(chosen))
+
+
+class _Answers(NamedTuple):
+    """What rules found, why some could not look, and which broke."""
+
+    found: list[Finding]
+    skipped: dict[str, str]
+    notes: list[Note]
+
+    def held(self, run: Measures) -> list[Finding]:
+        """The findings, placed, none of which costs more than there is time."""
+        at_most = whole(run).time_ns
+        placed = (_placed(found, run) for found in _mooted(self.found))
+        return [replace(one, cost_ns=min(one.cost_ns, at_most)) for one in placed]
+
+
+def _answers(
+    run: Measures, rules: Collection[Rule], shown: Callable[[int, int], object]
+) -> _Answers:
+    its = _Answers([], {}, [])
+    for asked, rule in enumerate(rules):
+        shown(asked, len(rules))
+        name, found = rule.name(), list[Finding]()
+        if is_sampled(run) and not rule.of_single_events:
+            its.skipped[name] = SAMPLE_LACKS
             continue
-        found: list[Finding] = []
         try:
-            found.extend(rules.get(name, RULES[name]()).check(run))
+            found.extend(rule.check(run))
         except CannotLook as reason:
             if not found:  # else it saw something before it could not look further
-                skipped[name] = str(reason)
+                its.skipped[name] = str(reason)
         except Exception as error:  # noqa: BLE001 - one that breaks costs no other its answer
             found.clear()
-            skipped[name] = broken(name, error)
-            notes.append(Note("broken-rule", f"{name} was not checked: {skipped[name]}"))
-        findings += found
-    shown(len(chosen), len(chosen))
-    at_most = whole(run).time_ns
-    held = [
-        replace(one, cost_ns=min(one.cost_ns, at_most))
-        for one in (_placed(found, run) for found in _mooted(findings))
+            its.skipped[name] = broken(name, error)
+            its.notes.append(Note("broken-rule", f"{name} was not checked: {its.skipped[name]}"))
+        its.found.extend(found)
+    shown(len(rules), len(rules))
+    return its
+
+
+def _little(run: Measures, rules: Collection[Rule]) -> dict[str, str]:
+    """What rules find that costs less than they ask for, in words: the costliest causes."""
+    less = [
+        structs.replace(rule, min_step_share=_LITTLE * least)
+        for rule in rules
+        if (least := getattr(rule, _LEAST, 0))
     ]
-    all_broke = 0 < len(chosen) == len(notes)
-    return Diagnosis(
-        tuple(_ordered(held, at_most)), skipped, tuple(notes), all_broke, frozenset(chosen)
-    )
+    found = _ordered(_answers(run, less, lambda *_: None).held(run), whole(run).time_ns)
+    causes = [one for one in found if one.cost_ns and not one.explained_by]
+    sure = [one for one in causes if one.confidence != "low"][:_NAMED]
+    return {
+        one.rule: f"{LOOKED}{one.summary} ({share_pct(one.cost_ns, run):.1f} % {of_time(run)})"
+        for one in reversed(sure)  # of a rule the costliest
+    }
 
 
 def _mooted(findings: list[Finding]) -> Iterator[Finding]:

@@ -6,12 +6,13 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from commtrace.diagnosis import Evidence, Finding, Note
+from commtrace.diagnosis import LOOKED, Evidence, Finding, Note
 from commtrace.measures import Measures
 from commtrace.metrics.run.whole import Whole, steps_without_work, whole
 from commtrace.reports import Look, notebook
@@ -430,3 +431,31 @@ def test_who_has_a_fault_too_is_said_in_short() -> None:
     assert too((0, 1, 2), 1, run.trace()) == " (all other ranks, too)"
     assert too((0, 1), 1, run.trace()) == " (rank 0, too)"
     assert not too((1,), 1, run.trace())
+
+
+def a_little_late(more_us: float, *, large: bool) -> Measures:
+    """Rank 1 computes a little longer in each step of 10 ms; all communicate for 1 ms, or 4."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(12), range(2)):
+        begun = 10_000 * step
+        run.step(rank, step, begun, 10_000)
+        took = 5_000 + more_us * rank
+        run.kernel(rank, begun + 10, took)
+        came = begun + 20 + took
+        end = begun + (9_990 if large else 5_600)
+        run.collective(rank, "all_reduce", came, end - came, size=1 << 26)
+        if not large:
+            run.kernel(rank, end + 10, begun + 9_990 - end)
+    return run.trace()
+
+
+def test_what_costs_a_little_less_than_asked_for_is_told_where_nothing_is_found() -> None:
+    few = {"select": ["straggler", "exposed-communication"]}
+    little = diagnose(a_little_late(400, large=False), **few)
+    assert not little.findings
+    assert little.skipped["straggler"].startswith(f"{LOOKED}rank 1 delays every step by 0.3")
+    assert little.skipped["straggler"].endswith("(3.9 % of the steps' time)")
+    assert "straggler" not in diagnose(a_little_late(100, large=False), **few).skipped
+    much = diagnose(a_little_late(400, large=True), **few)
+    assert much.findings
+    assert "straggler" not in much.skipped
