@@ -25,13 +25,15 @@ _EVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @measure
 def between_waits_ns(run: Measures, op: str) -> float | None:
-    """How much of an operation compute between the same two waits could hide, on the median GPU.
+    """How much that is exposed compute between the same two waits could hide, on the median GPU.
 
-    What is used before the host reads a result has to be there by then, however early it was
-    called for: of text that is generated, every token's compute needs all parameters. None
-    without GPUs.
+    Of an operation, and of all in its groups: what queues behind it is hidden with it. What is used
+    before the host reads a result has to be there by then, however early it was called for: of text
+    that is generated, every token's compute needs all parameters. None without GPUs.
     """
-    calls, each = run.rows("collectives", rows_of_operation(run, op)), []
+    every, each = run.rows("collectives"), []
+    groups = every.coded("group").take(rows_of_operation(run, op)).occurring()
+    calls = every.take(every.coded("group").where(groups.__contains__))
     place = calls.ints("rank"), calls.coded("device")
     for (rank, device), at in rows_by(*place).items():
         ran = device_activity(run).get(Device(rank, device))
