@@ -9,7 +9,7 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, least, most, numbered, sums
 from commtrace.causal.critical_path import critical_path
-from commtrace.comms import POINT_TO_POINT, element_bytes
+from commtrace.comms import POINT_TO_POINT, element_bytes, is_update
 from commtrace.metrics.run.group_dimensions import dimensions_of
 from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import small_per_step
@@ -73,6 +73,11 @@ _OBJECTS = (
 )
 
 
+_OF_UPDATES = ("all_gather", "broadcast")
+_UPDATED = (
+    "it sends what the optimizer has just updated: in smaller buckets the next forward can begin "
+    "with those that have arrived"
+)
 UNUSED = (
     "leave out find_unused_parameters=True if all are used (torch warns then): DDP walks the whole "
     "graph behind each forward pass, and all_reduces which parameters it found"
@@ -92,6 +97,8 @@ def asked(run: Measures, op: str | None) -> str:
         return f"{UNUSED}; "
     if many := many_small(run, op):
         return many
+    if op in _OF_UPDATES and _behind_updates(run, op):
+        return f"{_UPDATED}; "
     return f"{_ASK[op]}; " if op in _ASK and not _does_so_already(run, op) else ""
 
 
@@ -111,6 +118,28 @@ def many_small(run: Measures, op: str) -> str:
 def _synchronises_statistics(run: Measures) -> bool:
     """Whether SyncBatchNorm ran on GPUs, whose kernel joins the ranks' statistics."""
     return any(map(_JOINS_STATISTICS.search, run.rows("kernels").coded("name").occurring()))
+
+
+def _behind_updates(run: Measures, op: str) -> bool:
+    """Whether nearly all of these operations are called in or behind an optimizer's step.
+
+    That is since the last one of their step has begun.
+    """
+    marks = run.rows("steps")
+    marks = marks.take(marks.coded("label").where(is_update))
+    calls = run.rows("collectives")
+    calls = calls.take(calls.coded("op").being(op) & (calls.ints("step") != NULL))
+    if not len(marks) or not len(calls):
+        return False
+    cell = numbered(
+        np.concatenate((marks.ints("rank"), calls.ints("rank"))),
+        np.concatenate((marks.ints("step"), calls.ints("step"))),
+    )
+    of_marks, of_calls = cell[: len(marks)], cell[len(marks) :]
+    last = most(of_marks, marks.ints("start_ns"), int(cell.max()) + 1)[of_calls]
+    launch, start = calls.ints("launch_ns"), calls.ints("start_ns")
+    called = np.where(launch == NULL, start, launch)
+    return float(np.mean((last != NULL) & (called >= last))) >= 1 - _HARDLY_ANY
 
 
 def _does_so_already(run: Measures, op: str) -> bool:

@@ -1069,3 +1069,19 @@ def test_what_is_collected_again_and_again_could_be_sent_at_once(in_a_row: int, 
     its = found(gloo_loop(*calls, ranks=2, steps=STEPS, size=1 << 10), "early-root")
     said = "nothing is sent back between the 5 of each step: send what they carry at once"
     assert (said in its.advice) == told
+
+
+@pytest.mark.parametrize(("behind_us", "told"), [(700, True), (50, False)])
+def test_gathers_of_what_an_optimizer_has_updated_are_told_so(behind_us: int, told: bool) -> None:
+    """In each step 1 ms of gathers, before the compute or behind the optimizer's step."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(6), range(2)):
+        begun = 3_000 * step
+        run.step(rank, step, begun, 2_990)
+        run.step(rank, step, begun + 600, 20, label="Optimizer.step#Adam.step")
+        run.kernel(rank, begun + 10, 1_500)
+        its = {"size": 1 << 26, "launch_ns": BASE_NS + 1000 * (begun + behind_us)}
+        run.collective(rank, "all_gather", begun + 1_600, 1_300, **its)
+    advice = found(run.trace(), "exposed-communication").advice
+    assert advice.startswith("it sends what the optimizer has just updated") == told
+    assert ("gather what does not change once" in advice) != told
