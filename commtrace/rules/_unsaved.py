@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from commtrace.arrays import distinct
 from commtrace.causal.work.cores import FULL, cores_used
-from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.diagnosis import LOOKED, CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, rows_of_operation
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.whole import of_time, share_pct, whole, worth_reporting
@@ -82,6 +82,16 @@ class Unsaved(Struct, frozen=True, eq=False):
             advice = _LARGER if hands_on_little else small + self._overlapped(op)
             its = self._finding(op, why, advice)
             yield swapped(its, self.run, of, self.min_step_share)
+
+    def used_at_once(self, op: str) -> Iterator[Finding]:
+        """What is exposed where the program uses most results right away; CannotLook if little."""
+        used = f"mostly {op}, whose result the next operator uses"
+        if not self.is_large:
+            raise CannotLook(
+                f"{LOOKED}hiding saves nothing: {ms(self.exposed_ns)}"
+                f"{of_devices(self.run, self.found)} runs with no compute beside it, {used}"
+            )
+        yield self._finding(op, used, f"{asked(self.run, op)}{less(self.run, op)}")
 
     def turned(self) -> Iterator[Finding]:
         """What is exposed of a mesh that lies the wrong way round; nothing of another."""

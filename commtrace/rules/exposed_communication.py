@@ -11,6 +11,7 @@ from commtrace.causal.savings import Saving, of_unrecorded
 from commtrace.causal.work.cores import asleep_ns, full_cores, idle_cores_ns
 from commtrace.diagnosis import LOOKED, CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, unlaunched_ns
+from commtrace.metrics.run.used_at_once import used_at_once
 from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._at_once import mostly_needed_at_once
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
+_NEARLY_ALL = 0.75  # of what is exposed
+
+
 class ExposedCommunication(Rule, frozen=True):
     """Communication that compute could hide runs with no compute beside it.
 
@@ -52,7 +56,8 @@ class ExposedCommunication(Rule, frozen=True):
         of the steps is named there without a saving, as it is where backward computes too little
         beside what reduces its gradients, which forward and the optimizer cannot hide, or where
         tensor, expert or pipeline parallelism waits for most of it: the next operator needs the
-        result; what data parallelism of GPUs could hide beside that is a finding of its own. Where
+        result, as it does on CPUs where shapes, if recorded, show that it works on as many numbers.
+        What data parallelism of GPUs could hide beside that is a finding of its own. Where
         other processes leave no core idle what is named is what could hide behind sleeping, or else
         has no saving either.
 
@@ -122,6 +127,9 @@ class ExposedCommunication(Rule, frozen=True):
         exposed = median(found.exposed_ns)
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and self._is_much(gain, run):
+            if (op := most_exposed(run)[0]) and used_at_once(run, op) >= _NEARLY_ALL:
+                yield from unsaved.used_at_once(op)
+                return
             worth = most_worth_hiding(run) if is_tried else most_exposed(run)
             yield self._finding(found, Saving(round(gain), on_top), hidden, run, *worth)
         elif (hidden < self.hidden_pct or is_bound(found)) and unsaved.is_large:
