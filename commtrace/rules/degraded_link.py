@@ -11,9 +11,10 @@ from msgspec import Struct
 from commtrace.arrays import Bool, Float64, Int64, grouped
 from commtrace.causal.delays import felt_ns
 from commtrace.causal.savings import of_transfers
-from commtrace.diagnosis import Evidence, Finding, too_few
-from commtrace.metrics.run.bandwidth import hidden, served, streams, typical_ns
+from commtrace.diagnosis import CannotLook, Evidence, Finding, too_few
+from commtrace.metrics.run.bandwidth import hidden, on_gpus, served, streams, typical_ns
 from commtrace.metrics.run.group_dimensions import dimensions_of, spoken
+from commtrace.metrics.run.group_hosts import host_count
 from commtrace.metrics.run.joined_rows import several_ranks
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median, quantile
@@ -76,9 +77,10 @@ class DegradedLink(Rule, frozen=True):
         times as long as before, all but a tenth of them longer than nine tenths of those before; by
         a test for a change point (Pettitt) that noise passes with a chance below ``max_chance``;
         and worth ``min_step_share`` of the step. Waiting for late ranks is not part of a transfer,
-        and what compute hides does not count. And one operation of a group of GPUs, or a twentieth
-        of ``min_count`` or more of its kind, that take ten times as long as is usual of these once
-        all ranks are there, though they move no more than twice the usual bytes. And, where nothing
+        what compute hides does not count, nor what CPUs move within one host. And one operation of
+        a group of GPUs, or a twentieth of ``min_count`` or more of its kind, that take ten times as
+        long as is usual of these once all ranks are there, though they move no more than twice the
+        usual bytes. And, where nothing
         changes for good, steps, fewer than the others, in which nearly all operations of a group
         of GPUs take half as long again as nearly all of the same in the others.
 
@@ -117,6 +119,10 @@ class DegradedLink(Rule, frozen=True):
             & (known.ints("size_bytes") >= self.min_bytes)
             & known.coded("communicator").known
         )
+        within = _within_a_cpu(run, known)
+        if within.all() and len(known):
+            raise CannotLook("needs operations of GPUs, or between hosts: all are within one host")
+        known = known.take(~within)
         relative = known.ints("transfer_ns") / typical_ns(known)
         every = _Served(known, relative, hidden(known, run))
         groups = grouped(known.coded("communicator"))
@@ -266,6 +272,12 @@ class DegradedLink(Rule, frozen=True):
     def good() -> Measures:
         """30 of 16 MB in 400 µs, then 30 of 32 MB in 800."""
         return _all_reduces([400] * 30 + [800] * 30, [16_000_000] * 30 + [32_000_000] * 30)
+
+
+def _within_a_cpu(run: Measures, known: Rows) -> Bool:
+    """Which cross no link: those that CPUs move within one host, whose cores others may take."""
+    group = known.coded("communicator")
+    return group.where(lambda name: host_count(run, name) == 1) & ~on_gpus(known, run)
 
 
 def _at_once(run: Measures, changes: list[_Degraded]) -> list[list[_Degraded]]:

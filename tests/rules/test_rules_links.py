@@ -647,6 +647,18 @@ class TestDegradedLink:
         (finding,) = found(trace, "degraded-link")
         assert "39 before, 20 after" in finding.summary
 
+    @pytest.mark.parametrize(("hosts", "fires"), [(("a", "a"), False), (("a", "b"), True)])
+    def test_what_cpus_move_within_a_host_crosses_no_link(
+        self, hosts: tuple[str, ...], fires: bool
+    ) -> None:
+        run = Tiny(2, backend="gloo", hosts=hosts)
+        for number, took in enumerate([400.0] * 30 + [800.0] * 30):
+            for rank in range(2):
+                run.collective(rank, "all_reduce", 1_000 * number, took, size=16 * MB)
+        trace = run.trace()
+        assert bool(found(trace, "degraded-link")) == fires
+        assert ("within one host" in (skipped(trace, "degraded-link") or "")) != fires
+
     def test_an_early_moment_is_found_where_it_is(self) -> None:
         """Later operations vary a little, and grow slower still by less."""
         times = [160.0] * 14 + [395.0] * 12 + [405.0] * 34
