@@ -1242,10 +1242,12 @@ def averaging(
     updated: bool = False,
     backward_us: float = 4_100,
     again: str = "float32",
+    of_layer: bool = False,
 ) -> Measures:
     """DDP's two buckets of 2 and 1 MB, and behind them all_reduces of so many kB, of a type.
 
     Or in the next step, behind the optimizer's. The backward pass is as long as ``backward_us``.
+    A layer may reduce something in it, for which it waits; DDP then does not.
     """
     run = Tiny(2, backend="gloo")
     call = {"thread": 1, "stream": 50, "asynchronous": 0}
@@ -1258,12 +1260,16 @@ def averaging(
                 run.step(rank, step, at + 10 + 500 * number, 400, label=label)
             run.op(rank, at, 4000)
             run.step(rank, step, at + 4_900, backward_us, label="backward")
+            if of_layer:
+                its = {"size": 300_000, "dtype": "float32", **call}
+                run.collective(rank, "all_reduce", at + 4_950, 40, **its)
             for number, kilobytes in enumerate((2000, 1000, *behind)):
                 start = at + 5000 + 2010 * number
                 later = updated and number > 1
                 if later:  # the next step begins at 30000
                     start += 16_000
                 more = {"step": step + later, "dtype": again if number > 1 else "float32", **call}
+                more["asynchronous"] = int(of_layer and number < 2)
                 run.collective(rank, "all_reduce", start, 2000, size=1000 * kilobytes, **more)
                 run.gap(rank, start, 2000)
             if updated:
@@ -1271,8 +1277,9 @@ def averaging(
     return run.trace()
 
 
-def test_what_ddp_averaged_need_not_be_averaged_again() -> None:
-    (finding,) = found(averaging((500, 1200, 1300)), "redundant")
+@pytest.mark.parametrize("of_layer", [False, True])
+def test_what_ddp_averaged_need_not_be_averaged_again(of_layer: bool) -> None:
+    (finding,) = found(averaging((500, 1200, 1300), of_layer=of_layer), "redundant")
     assert "12 operations too many" in finding.summary
     assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.05)
 

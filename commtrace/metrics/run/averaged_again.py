@@ -11,6 +11,7 @@ from commtrace.comms import DDP_FORWARD
 from commtrace.metrics.run.called_in import in_backward
 from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.known_already import group_and_type
+from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -32,6 +33,7 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
     found = np.zeros(len(rows), dtype=np.bool_)
     passes = _first_passes(run)
     at = _behind_passes(rows, passes)
+    at = at[~np.isin(rows.ints("operation")[at], _of_layers(run))]
     if not at.size:
         return found
     floats = at[rows.coded("dtype").where(lambda name: "float" in name)[at]]
@@ -43,6 +45,15 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
         if again.any():
             found[some[again & _behind_own(run, its, passes, kind)]] = True
     return found
+
+
+def _of_layers(run: Measures) -> Int64:
+    """The operations that layers call in backward, and wait for, where DDP's are asynchronous."""
+    operation = matched(run).waits.ints("operation")
+    asynchronous = run.rows("collectives").ints("asynchronous")
+    own = np.isin(operation, in_backward(run))
+    does_not_wait = bool((asynchronous[own] == 1).any())
+    return operation[own & (asynchronous == 0) & does_not_wait]
 
 
 def _second_half(its: Rows, forward: Int64, kind: Int64, size: Int64) -> Bool:
