@@ -42,7 +42,7 @@ ADVICE: dict[Cause, str] = {
     "faster storage",
     "checkpoint": SAVE,
     "garbage-collection": "call gc.freeze() after setting up and gc.disable(), then gc.collect() "
-    "on all ranks in the same steps; so where the program calls gc.collect() itself",
+    "on all ranks in the same steps, as well where the program calls it itself",
     "compute": "split the work evenly (batch, sequence lengths, layers); if it is even, look at "
     "clock rates and at what else runs there",
     "copy": PIN,

@@ -17,12 +17,11 @@ from commtrace.causal.work.looks import Looks, looks
 from commtrace.causal.work.segments import own_parts
 from commtrace.diagnosis import CannotLook, Cause, Evidence, Finding
 from commtrace.metrics.run.whole import (
-    has_steps,
     of_time,
     share_pct,
     worth_reporting,
 )
-from commtrace.rules._advice import ADVICE
+from commtrace.rules._each_step import how_long
 from commtrace.rules._rule import Rule
 from commtrace.rules._stalls import SAVE_BY_ALL
 from commtrace.synthetic import Tiny
@@ -33,8 +32,9 @@ if TYPE_CHECKING:
 
 _MOSTLY = 0.6  # of the time at a function, in which others may have its core
 _FEWER_OBJECTS = (
-    "make fewer Python objects in each step, as by sending none, and leave gc.collect() out of the "
-    f"steps; or {ADVICE['garbage-collection']}"
+    "leave gc.collect() out of the steps, if the program calls it; else make fewer Python objects "
+    "in each, as by sending none, or call gc.freeze() after setting up and gc.disable(), then "
+    "gc.collect() on all ranks in the same steps, seldom"
 )
 _LABELLED: dict[Cause, tuple[str, str]] = {
     "garbage-collection": ("collect garbage", _FEWER_OBJECTS),
@@ -113,8 +113,7 @@ class HostBound(Rule, frozen=True):
         taken, graph = taken_cores(run), run_graph(run)
         yield self.finding(
             (graph.calls.start_ns, graph.calls.last_ns),
-            summary=f"{who} {does} for {ms(float(each_ns.mean()))} of "
-            f"each {'step' if has_steps(run) else 'tenth of the run'}{where}"
+            summary=f"{who} {does} {how_long(run, each_ns)}{where}"
             + (f" (not sure: {taken})" if taken else ""),
             ranks=ranks,
             streams=(),
@@ -169,7 +168,7 @@ def _where(run: Measures, seen: Looks, functions: Int64) -> str:
         seen.by_rank(run, seen.python_ns, seen.function).mean(axis=0)[functions] / steps
     )
     named = [
-        f"{clean(_longest_line(run, seen.take(seen.function == number)))} ({ms(time)})"
+        f"{clean(_longest_line(run, seen.take(seen.function == number)))} ({ms(time)} a step)"
         for number, time in zip(functions.tolist(), python.tolist(), strict=True)
         if time >= _PART * python.sum()
     ]

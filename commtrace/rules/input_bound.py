@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from commtrace.arrays import Float64
 from commtrace.causal.alike import without
 from commtrace.causal.loading import loading, loading_when
 from commtrace.causal.savings import saving
@@ -15,17 +12,15 @@ from commtrace.causal.work.cores import idle_cores_ns, taken_cores
 from commtrace.causal.work.segments import own_parts
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.devices import devices
-from commtrace.metrics.run.whole import has_steps, of_time, share_pct, worth_reporting
+from commtrace.metrics.run.whole import of_time, share_pct, worth_reporting
+from commtrace.rules._each_step import how_long, stalls
 from commtrace.rules._rule import Rule
 from commtrace.rules._stalls import label_in
 from commtrace.synthetic import Tiny
-from commtrace.units import counted, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-_MOST = 0.9  # of what is loaded
-_FEW = 0.5  # of the steps
 _SINGLE = "SingleProcess"
 _READ_AHEAD = (
     "load in other processes (DataLoader's num_workers, with persistent_workers=True), or prepare "
@@ -90,13 +85,12 @@ class InputBound(Rule, frozen=True):
             return
         ranks = its.who
         when = loading_when(run, ranks[0])
-        stalls = _stalls(each)
-        label = label_in(run, ranks[0], when) or ""
+        label, seldom = label_in(run, ranks[0], when) or "", stalls(each) > 0
         if (taken := taken_cores(run)) and _SINGLE not in label:
             taken = f"{taken}; the loader's workers may be among them"
         yield self.finding(
             when,
-            summary=f"{_who(run, ranks)} for data{_how_long(run, each, stalls)}"
+            summary=f"{_who(run, ranks)} for data {how_long(run, each)}"
             + (f" (not sure: {taken})" if taken else ""),
             ranks=ranks,
             streams=(),
@@ -112,8 +106,8 @@ class InputBound(Rule, frozen=True):
                 ),
             ),
             ruled_out=("a straggler: only what the median rank loads, too, is counted",),
-            advice=_advice(label, few=bool(stalls)),
-            confidence="low" if taken else "medium" if gain.why or stalls else "high",
+            advice=_advice(label, few=seldom),
+            confidence="low" if taken else "medium" if gain.why or seldom else "high",
         )
 
     @staticmethod
@@ -153,27 +147,11 @@ def _run(loads_us: float) -> Measures:
 _LABEL = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
-def _stalls(each_ns: Float64) -> int:
-    """In how many steps nearly all is loaded, if these are few; else 0."""
-    most_first = np.sort(each_ns)[::-1].cumsum()
-    count = 1 + int(np.searchsorted(most_first, _MOST * most_first[-1]))
-    return count if count <= _FEW * each_ns.size else 0
-
-
 def _who(run: Measures, ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} waits"
     every = len(ranks) == len(run.rows("ranks"))
     return "all ranks wait" if every else f"{len(ranks)} ranks wait"
-
-
-def _how_long(run: Measures, each_ns: Float64, stalls: int) -> str:
-    part = "step" if has_steps(run) else "tenth of the run"
-    if stalls:
-        steps = counted(each_ns.size, part)
-        longest = np.sort(each_ns)[-stalls:].mean()
-        return f" in {stalls} of {steps}, {ms(float(longest))} in each"
-    return f" for {ms(float(each_ns.mean()))} of each {part}"
 
 
 def _advice(label: str, *, few: bool) -> str:

@@ -70,14 +70,21 @@ def test_what_all_ranks_do_is_told_with_its_line_and_time() -> None:
     assert (found.ranks, found.cause) == ((0, 1), "host")
     assert found.cost_ns == pytest.approx(STEPS * 30e6, rel=0.01)
     assert found.summary == (
-        f"all ranks run Python and no operator for 30 ms of each step, mostly at {LINE} (30 ms)"
+        "all ranks run Python and no operator for 30 ms of each step, mostly at "
+        f"{LINE} (30 ms a step)"
     )
+
+
+def test_what_all_ranks_do_in_few_steps_is_told_so() -> None:
+    run = looping((60_000, 60_000), in_steps=(2, 5))
+    (found,) = diagnose(run, select=["host-bound"]).findings
+    assert "all ranks run Python and no operator in 2 of 8 steps, 60 ms in each" in found.summary
 
 
 def test_lines_of_one_function_count_together_and_the_longest_names_it() -> None:
     run = looping((30_000, 30_000), lines=("train.py:12 in tokenize", "train.py:15 in tokenize"))
     (found,) = diagnose(run, select=["host-bound"]).findings
-    assert "(30 ms)" in found.summary
+    assert "(30 ms a step)" in found.summary
 
 
 def test_a_line_that_calls_operators_is_no_python() -> None:
@@ -193,7 +200,7 @@ def test_who_is_bound_to_the_cores_of_others_is_doubted() -> None:
 @pytest.mark.parametrize(
     ("label", "does", "advice"),
     [
-        ("commtrace::garbage-collection", "collect garbage", "make fewer Python objects"),
+        ("commtrace::garbage-collection", "collect garbage", "leave gc.collect() out of the steps"),
         ("commtrace::checkpoint", "save checkpoints", "save checkpoints asynchronously"),
     ],
 )

@@ -53,7 +53,8 @@ def _of_layers(run: Measures) -> Int64:
     asynchronous = run.rows("collectives").ints("asynchronous")
     own = np.isin(operation, in_backward(run))
     does_not_wait = bool((asynchronous[own] == 1).any())
-    return operation[own & (asynchronous == 0) & does_not_wait]
+    found: Int64 = operation[own & (asynchronous == 0) & does_not_wait]
+    return found
 
 
 def _second_half(its: Rows, forward: Int64, kind: Int64, size: Int64) -> Bool:
