@@ -13,7 +13,7 @@ from commtrace.arrays import NULL, Bool, Float64, Int64, distinct
 from commtrace.causal.edits.rank_edits import copying_within
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.savings import saving
-from commtrace.diagnosis import CannotLook, Evidence, Finding
+from commtrace.diagnosis import LOOKED, CannotLook, Evidence, Finding
 from commtrace.intervals import Intervals, covered, intersect, subtract, total, union, united
 from commtrace.metrics.rank.activity import Activity, device_activity
 from commtrace.metrics.run.whole import of_time, share_pct, step_count, whole, worth_reporting
@@ -41,7 +41,7 @@ class ExposedCopy(Rule, frozen=True):
         to hide. They have to be between computations several times a step, as those of layers are:
         what is copied at one place of it, as a batch, may not be there any earlier. It was, where
         the GPU computed for as long as the copy took between its call and its start: it only
-        waited for what its stream was to do first. Else the finding is not sure.
+        waited for what its stream was to do first. Else it is told, and is no finding.
 
     Why it costs time
         A GPU copies and computes at once, on engines of their own. Where each layer's weights are
@@ -80,14 +80,18 @@ class ExposedCopy(Rule, frozen=True):
             for (rank, device), work in device_activity(run).items()
             if device != "cpu" and work.compute is not None
         ]
-        doubt = ""
-        if not (often := all(one.places >= _SEVERAL * step_count(run) for one in each)):
-            queued = [one.queued for one in each]
-            was_there = worth_reporting(_of_all_ns(queued), run, self.min_step_share)
-            each = queued if was_there else [one.to_gpu for one in each]
-            doubt = "" if was_there else " (not sure: a batch may not be there any earlier)"
+        every = each
+        if not (often := all(one.places >= _SEVERAL * step_count(run) for one in every)):
+            each = [one.queued for one in every]
         estimate = _of_all_ns(each)
         if not worth_reporting(estimate, run, self.min_step_share):
+            batches_ns = 0 if often else _of_all_ns([one.to_gpu for one in every])
+            if worth_reporting(batches_ns, run, self.min_step_share):
+                raise CannotLook(
+                    f"{LOOKED}{ms(batches_ns)} of copies from pinned memory run with nothing "
+                    "computed beside them: if a batch is there by then, copy it on a stream of its "
+                    "own while the one before computes"
+                )
             return
 
         def edit(lag_ns: Lags) -> Int64:
@@ -106,7 +110,7 @@ class ExposedCopy(Rule, frozen=True):
             worst.when,
             summary=f"{_what(worst.copies)} of rank {worst.rank} run for {ms(worst.exposed_ns)} "
             f"with nothing computed beside them, and nothing is copied for "
-            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank, run)}{doubt}",
+            f"{ms(worst.free_ns)} of its compute{too(ranks, worst.rank, run)}",
             ranks=tuple(ranks),
             streams=tuple(distinct(worst.copies.ints("stream")).tolist()),
             saving=gain,
@@ -122,7 +126,6 @@ class ExposedCopy(Rule, frozen=True):
             ),
             ruled_out=("pageable memory: the copies are of pinned memory",),
             advice=_ADVICE["HtoD" in worst.copies.coded("kind").occurring()] if often else _BATCH,
-            confidence="low" if doubt else "medium",
         )
 
     @staticmethod
