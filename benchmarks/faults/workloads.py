@@ -132,14 +132,20 @@ def tensor_parallel(loop: Loop) -> None:
             everyone_computes(loop, 0.05, kernels=1, place="update")
 
 
+_BATCHES = 9  # a stream
+
+
 def copies(loop: Loop) -> None:
-    """One process: batches from pinned memory, tensors to its neighbours over equal links."""
+    """One process: batches from pinned memory, tensors to its neighbours over equal links.
+
+    Batches are copied while the one before computes: else that would be a fault.
+    """
     size = loop.dice.randrange(20, 60) * 1_000_000
     loop.spread = 0.003
     for _ in range(loop.steps):
         with loop.step():
             host = {"kind": "HtoD", "source": "host", "destination": "cuda:0", "memory": "pinned"}
-            loop.copy(0, size / 25e3, size=size, **host)
+            loop.copy(0, size / 25e3, size=size, stream=_BATCHES, **host)
             everyone_computes(loop, 0.9, kernels=10)
             for to in range(1, 4):
                 loop.copy(0, size / 90e3, kind="PtoP", size=size, destination=f"cuda:{to}")
