@@ -27,11 +27,15 @@ _times_ns: deque[int] = deque(maxlen=_MOST)
 
 def note(name: str, group: Any, began_ns: int, ended_ns: int) -> None:
     """A call of ``group``'s to send or to receive has just ended, and returns to its caller."""
+    try:
+        its_name = group.group_name
+    except RuntimeError:  # it was made by hand, and torch knows of none
+        return
     frame = sys._getframe(2)
-    kind = (name, group.group_name, *_stack(frame))
+    kind = (name, its_name, *_stack(frame))
     if (number := _kinds.get(kind)) is None:
         number = next(_numbers)
-        _described[number] = _description(name, group, frame)
+        _described[number] = _description(name, [its_name, group.group_desc], frame)
         _kinds[kind] = number
     _noted.append(number)
     # Its operator, which a trace has, lies around the middle.
@@ -66,14 +70,14 @@ def _is_own(code: CodeType) -> bool:
     return known[1]
 
 
-def _description(name: str, group: Any, frame: FrameType) -> dict[str, Any]:
+def _description(name: str, group: list[str], frame: FrameType) -> dict[str, Any]:
     frames = [
         {"filename": one.f_code.co_filename, "line": line, "name": one.f_code.co_name}
         for one, line in traceback.walk_stack(frame)
     ]
     return {
         "profiling_name": f"gloo:{name}",
-        "process_group": [group.group_name, group.group_desc],
+        "process_group": group,
         "is_p2p": True,
         "called_at": call_site(frames),
     }

@@ -1,4 +1,4 @@
-"""Ranks without a trace file that are late, as groups without them tell."""
+"""Ranks without a trace file that are late, as groups alike tell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commtrace.metrics.run.bandwidth import on_gpus, served
 from commtrace.metrics.run.group_dimensions import kin
 from commtrace.metrics.run.missing_ranks import missing_ranks
 from commtrace.quantiles import median
-from commtrace.table import Rows
+from commtrace.table import Coded, Rows
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -94,12 +94,11 @@ def _moves_as_fast(kind: _Kind, other: _Kind) -> bool:
 
 def _kinds(run: Measures, known: Rows) -> list[_Kind]:
     """Of each group and kind that groups alike have, too."""
-    group, transfer = known.coded("communicator"), known.ints("transfer_ns")
-    family = np.array([kin(run).get(name, str(name)) for name in group.decoded()], dtype=object)
+    group, transfer, families = known.coded("communicator"), known.ints("transfer_ns"), kin(run)
+    family = Coded.of([families.get(name, name) for name in group.names])
+    kind = known.coded("op"), known.coded("dtype"), known.ints("size_bytes")
     found = []
-    columns = known.coded("op"), known.coded("dtype"), known.ints("size_bytes")
-    _, number = np.unique(family.astype(str), return_inverse=True)
-    for alike in grouped(number, *columns):
+    for alike in grouped(family.codes[group.codes], *kind):
         each = {
             str(group.at(int(alike[at[0]]))): alike[at]
             for at in grouped(group.take(alike))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Float64, Int64, distinct, grouped
+from commtrace.arrays import NULL, Float64, Int64, codes, first_rows, grouped
 from commtrace.metrics.run.bandwidth import hidden, on_gpus
-from commtrace.metrics.run.waits import matched
-from commtrace.quantiles import median, quantile
+from commtrace.metrics.run.joined_rows import steps_of_operations
+from commtrace.quantiles import median, quantile, quantiles
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -40,38 +40,43 @@ def slow_steps(run: Measures, known: Rows) -> list[SlowSteps]:
     varies from one to the next is no step's. Those of CPUs wait for cores as well.
     """
     its = known.take(on_gpus(known, run))
-    step = _steps(run)[its.ints("operation")]
+    step = steps_of_operations(run)[its.ints("operation")]
     its, step = its.take(step != NULL), step[step != NULL]
-    found = (_of_group(run, its.take(at), step[at]) for at in grouped(its.coded("communicator")))
+    relative, group = _relative(its, step), its.coded("communicator")
+    cell = codes(group, step)
+    level = quantiles(cell, relative, 50, int(cell.max(initial=-1)) + 1)[cell]
+    maybe = np.isin(group.codes, group.codes[level > _TIMES])
+    its, step, relative, level = its.take(maybe), step[maybe], relative[maybe], level[maybe]
+    groups = grouped(its.coded("communicator"))
+    found = (_of_group(run, its.take(at), step[at], relative[at], level[at]) for at in groups)
     return [one for one in found if one is not None]
 
 
-def _of_group(run: Measures, its: Rows, step: Int64) -> SlowSteps | None:
-    steps = distinct(step)
-    kinds = grouped(*(its.columns[name] for name in ("op", "dtype", "size_bytes")))
-    relative = np.full(step.size, np.nan)
-    transfer = its.ints("transfer_ns").astype(np.float64)
-    for at in kinds:
-        each = np.array([median(transfer[at][step[at] == one]) for one in distinct(step[at])])
-        relative[at] = transfer[at] / median(each)  # of steps, whichever have more of it
-    level = np.array([median(relative[step == one]) for one in steps])
-    slow = level > _TIMES
-    count = np.array([(step == one).sum() for one in steps])
+def _relative(its: Rows, step: Int64) -> Float64:
+    """What each operation takes by the median of steps of its kind, whichever have more of it."""
+    kind = codes(*(its.columns[name] for name in ("communicator", "op", "dtype", "size_bytes")))
+    cell, transfer = codes(kind, step), its.ints("transfer_ns").astype(np.float64)
+    first = first_rows(cell)
+    each = quantiles(cell, transfer, 50, first.size)
+    usual = quantiles(kind[first], each, 50, int(kind.max(initial=-1)) + 1)
+    relative: Float64 = transfer / usual[kind]
+    return relative
+
+
+def _of_group(
+    run: Measures, its: Rows, step: Int64, relative: Float64, level: Float64
+) -> SlowSteps | None:
+    """The slow steps of one group, given what its operations take, and those of each one's step."""
+    steps, first = np.unique(step, return_index=True)
+    slow, count = level[first] > _TIMES, np.bincount(codes(step))
     if steps.size < _LEAST_STEPS or not 0 < 2 * slow.sum() < steps.size or count.min() < _EACH:
         return None
     mine = np.isin(step, steps[slow])
-    ratio = median(relative[mine]) / median(relative[~mine])
+    transfer = its.ints("transfer_ns").astype(np.float64)
+    ratio = float(median(relative[mine]) / median(relative[~mine]))
     beside = hidden(its, run)
     apart = quantile(relative[mine], 0.1) > _TIMES * quantile(relative[~mine], 0.9)
     if not apart or median(beside[mine]) - median(beside[~mine]) > _MORE_COMPUTE:
         return None
-    beyond = (transfer[mine] * (1 - 1 / ratio)).clip(min=0)
+    beyond = transfer[mine] * (1 - 1 / ratio)
     return SlowSteps(its.take(mine), beyond, ratio, tuple(steps[slow].tolist()), int((~slow).sum()))
-
-
-def _steps(run: Measures) -> Int64:
-    """The step of each operation; NULL of none."""
-    number = matched(run).waits.ints("operation")
-    step = np.full(1 + int(number.max(initial=-1)), NULL)
-    np.maximum.at(step, number, run.rows("collectives").ints("step"))
-    return step

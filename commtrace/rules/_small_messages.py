@@ -55,7 +55,7 @@ def small_messages(run: Measures) -> SmallRows | None:
         matched(run).operations.take(its.operation),
         int((count - 1).sum()),
         Latency(latency_ns, "of the quickest messages", int(its.size_bytes.max()), latency_ns),
-        min(latency_ns / median(took_ns), 1.0),
+        min(latency_ns / max(median(took_ns), 1.0), 1.0),
         float(of_row_ns.sum()) / row.size,
         float((of_row_ns - in_one_ns).clip(min=0).sum()),
         edit,

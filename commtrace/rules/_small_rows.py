@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import NULL, Float64, Int64, codes, least, most, sums
+from commtrace.arrays import Float64, Int64, codes, least, most, sums
 from commtrace.causal.edits.run_edits import joined
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -16,9 +16,9 @@ from commtrace.comms import members
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import device_activity
 from commtrace.metrics.run.bandwidth import on_gpus
+from commtrace.metrics.run.joined_rows import steps_of_operations
 from commtrace.metrics.run.multiplied import multiplied
 from commtrace.metrics.run.run_clock import intervals_on_run
-from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
 from commtrace.rules._latency import Latency, Served
 from commtrace.table import Rows
@@ -141,10 +141,7 @@ def _buckets(small: Served, row: Int64, bucket_bytes: int) -> Int64:
 
 def _are_paused(run: Measures, small: Served, row: Int64) -> bool:
     """Whether pauses alone part rows of one step."""
-    number = matched(run).matches.ints("operation")
-    step = np.full(1 + number.max(), NULL)
-    step[number] = run.rows("collectives").ints("step")
-    own = step[small.operations.ints("operation")]
+    own = steps_of_operations(run)[small.operations.ints("operation")]
     paused = (np.diff(row) > 0) & (np.diff(small.place) == 1) & (np.diff(own) == 0)
     return bool(paused.any())
 

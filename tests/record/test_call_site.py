@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import commtrace
-from commtrace.record import Plan, record_program
+from commtrace.record import Plan, messages, record_program
 from commtrace.record.call_site import call_site
 from commtrace.rules import diagnose
 
@@ -133,3 +134,9 @@ def test_a_recording_tells_the_lines_that_call_messages_and_their_groups(tmp_pat
         (1, "send", "halo.py:19", "0"): 5,
         (1, "send", "halo.py:7 in exchange", "1"): 5,
     }
+
+
+def test_a_message_of_a_group_without_a_name_is_not_noted() -> None:
+    noted = len(messages.entries(0))
+    messages.note("send", dist.ProcessGroup(0, 1), 1, 2)
+    assert len(messages.entries(0)) == noted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
-from commtrace.arrays import NULL, Bool, Int64, among, in_order
+from commtrace.arrays import NULL, Bool, Int64, among, in_order, most
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import CannotLook
 from commtrace.measures import measure
@@ -98,6 +98,12 @@ def _joined(run: Measures, mine: Int64) -> Rows:
 def operation_of(run: Measures) -> Int64:
     """The row of ``operations`` that each row of ``collectives`` is of: these are numbered."""
     return matched(run).waits.ints("operation")
+
+
+def steps_of_operations(run: Measures) -> Int64:
+    """The step of each operation, the last of its ranks'; NULL of none."""
+    number = operation_of(run)
+    return most(number, run.rows("collectives").ints("step"), int(number.max(initial=-1)) + 1)
 
 
 def rows_of_operations(run: Measures, operations: Rows) -> Int64:
