@@ -29,6 +29,7 @@ from commtrace.rules._hidden import beside_backward_ns, hidden_ns, most_worth_hi
 from commtrace.rules._less import asked
 from commtrace.rules._of_replicas import OfReplicas, of_replicas
 from commtrace.rules._overlapped import overlapped
+from commtrace.rules._parameter_gathers import gathers_parameters
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsaved import Unsaved
 from commtrace.rules._unsure import why_unsure
@@ -127,7 +128,7 @@ class ExposedCommunication(Rule, frozen=True):
         exposed = median(found.exposed_ns)
         helps = 100 * gain >= self.min_hideable_pct * exposed and hidden < self.hidden_pct
         if helps and self._is_much(gain, run):
-            if (op := most_exposed(run)[0]) and used_at_once(run, op) >= _NEARLY_ALL:
+            if (op := most_exposed(run)[0]) and self._is_used_at_once(run, op):
                 yield from unsaved.used_at_once(op)
                 return
             worth = most_worth_hiding(run) if is_tried else most_exposed(run)
@@ -143,6 +144,10 @@ class ExposedCommunication(Rule, frozen=True):
                     f"{replayed if is_tried else ''}"
                 )
             yield from besides
+
+    def _is_used_at_once(self, run: Measures, op: str) -> bool:
+        """Whether nothing can hide it; parameters can be gathered before what uses them is next."""
+        return not gathers_parameters(run, op) and used_at_once(run, op) >= _NEARLY_ALL
 
     def _is_much(self, cost_ns: float, run: Measures) -> bool:
         return worth_reporting(cost_ns, run, self.min_step_share)
