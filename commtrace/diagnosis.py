@@ -118,7 +118,10 @@ class Finding:
     behind: Any = field(default=False, repr=False, compare=False)
     """Whether it goes behind what is surely wrong, as it may be as the program is meant to be."""
     spares_memory: Any = field(default=False, repr=False, compare=False)
-    """Whether a program may have it for want of memory, so that half counts in the order."""
+    """Whether a program may have it for want of memory, so that half counts in the order.
+
+    ``"all"`` where that is room for a whole model: what saves half as much without comes first.
+    """
     by_itself: Any = field(default=False, repr=False, compare=False)
     """Whether it has a cause of its own, so that it is no symptom of what costs less."""
     explains: Any = field(default=None, repr=False, compare=False)

@@ -38,7 +38,7 @@ _MOSTLY = 0.5  # of its operations
 _MUCH = 0.05  # of the time
 _IF_UNSURE = 0.75  # of what is saved
 _IF_NOT_NEEDED = 0.5
-_RIVALS = 0.5  # of what takes memory: what takes none comes before it
+_RIVALS = 0.5  # of what takes a model's memory: what takes none comes before it
 _OF_KNOWN = 0.5  # of what else a cause costs: a rule has seen that it is one
 _FAR_LESS = 10
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
@@ -59,7 +59,7 @@ def diagnose(
 
     Findings come costliest first, symptoms after their cause; one that has no cost of its
     own where its symptoms' would stand. Of what may be needed half counts, of what is unsure three
-    quarters; what takes memory comes behind what saves as much without. None costs more than the
+    quarters; what takes a model's memory comes behind what saves half as much without. None costs more than the
     time it is a share of. A rule that breaks is skipped, with a note. UsageError for an unknown
     rule or threshold. Where nothing that costs time is found, ``skipped`` has what costs a little
     less than rules ask for.
@@ -235,10 +235,12 @@ def _may_be_needed(finding: Finding) -> bool:
 
 
 def _rivals(one: Finding, of_memory: Finding) -> bool:
-    """Whether one saves half or more of the same time as another, and none of the memory."""
+    """Whether one saves half or more of the same time as another, which takes a model's memory."""
+    if of_memory.spares_memory != "all":
+        return False
     same = (*_explains(of_memory), *RULES[of_memory.rule].moots)
     sure = one.rule in same and one.confidence != "low" and not one.spares_memory
-    return of_memory.spares_memory and sure and one.cost_ns >= _RIVALS * of_memory.cost_ns
+    return sure and one.cost_ns >= _RIVALS * of_memory.cost_ns
 
 
 def _explains(finding: Finding) -> Collection[str]:

@@ -167,7 +167,7 @@ class Redundant(Rule, frozen=True):
                 cost = min(cost, _cost_ns(run, found, edit, late))
             if worth_reporting(cost, run, self.min_step_share):
                 its = self._finding(run, say(found), found, _operations(found).size, cost)
-                yield replace(its, spares_memory=say in _SPARE_MEMORY)
+                yield replace(its, spares_memory=_SPARE_MEMORY.get(say, False))
 
     def _finding(
         self, run: Measures, said: _needless.Said, needless: Rows, count: int, cost_ns: int
@@ -245,7 +245,7 @@ def _regathered(rows: Rows, repeated: Rows) -> Rows:
     return others.take(regathered(others))
 
 
-_SPARE_MEMORY = (_needless.regathered, _needless.frozen)
+_SPARE_MEMORY = {_needless.regathered: "some", _needless.frozen: "all"}
 _EDITS = {
     _needless.barrier: not_waited_in,
     _needless.at_messages: not_waited_in,

@@ -396,13 +396,13 @@ def test_of_what_spares_memory_half_counts(
         ("host-bound", 4, "redundant"),
     ],
 )
-def test_what_takes_memory_is_behind_what_saves_half_of_the_same_without(
+def test_what_takes_a_models_memory_is_behind_what_saves_half_of_the_same_without(
     monkeypatch: pytest.MonkeyPatch, rule: str, tenths: int, first: str
 ) -> None:
     trace = idle_gpu(0)
     tenth, one = whole(trace).time_ns // 100, a_finding(trace)
     less = replace(one, rule=rule, cost_ns=tenths * tenth, confidence="medium")
-    more = replace(one, rule="redundant", cost_ns=10 * tenth, spares_memory=True)
+    more = replace(one, rule="redundant", cost_ns=10 * tenth, spares_memory="all")
     asked(monkeypatch, trace, less, more)
     found = diagnose(trace, select=["launch-gap"]).findings
     assert [its.explained_by for its in found if its.rule == rule] == [
