@@ -59,10 +59,10 @@ def diagnose(
 
     Findings come costliest first, symptoms after their cause; one that has no cost of its
     own where its symptoms' would stand. Of what may be needed half counts, of what is unsure three
-    quarters; what takes a model's memory comes behind what saves half as much without. None costs more than the
-    time it is a share of. A rule that breaks is skipped, with a note. UsageError for an unknown
-    rule or threshold. Where nothing that costs time is found, ``skipped`` has what costs a little
-    less than rules ask for.
+    quarters; what takes a model's memory comes behind what saves half as much without. None costs
+    more than the time it is a share of. A rule that breaks is skipped, with a note. UsageError for
+    an unknown rule or threshold. Where nothing that costs time is found, ``skipped`` has what costs
+    a little less than rules ask for.
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}

@@ -245,7 +245,10 @@ def _regathered(rows: Rows, repeated: Rows) -> Rows:
     return others.take(regathered(others))
 
 
-_SPARE_MEMORY = {_needless.regathered: "some", _needless.frozen: "all"}
+_SPARE_MEMORY: dict[Callable[..., _needless.Said], str] = {
+    _needless.regathered: "some",
+    _needless.frozen: "all",
+}
 _EDITS = {
     _needless.barrier: not_waited_in,
     _needless.at_messages: not_waited_in,
