@@ -173,10 +173,11 @@ def _slowed(run: Measures, culprit: Culprit, part: str) -> str:
     if slowed <= _LEFT_OUT * culprit.on_top_ns:
         return ""
     whom = "it" if len(culprit.ranks) == 1 else "them"
+    times = times_beside(run)
+    how = f" ({times:.2f} times as long)" if times > 1 else ""
     return (
-        f"; communication that waits for {whom} also slows the others' kernels "
-        f"({times_beside(run):.2f} times as long), about {ms(slowed / culprit.steps_ns.size)} a "
-        f"{part} that the saving leaves out"
+        f"; communication that waits for {whom} also slows the others' kernels{how}, about "
+        f"{ms(slowed / culprit.steps_ns.size)} a {part} that the saving leaves out"
     )
 
 

@@ -47,11 +47,21 @@ def test_what_others_compute_longer_meanwhile_is_told_besides(beside: float) -> 
     assert (told in finding.summary) == (beside > 1)
 
 
-def test_of_kernels_that_never_run_alone_nothing_is_known() -> None:
+@pytest.mark.parametrize(
+    ("others_us", "kernels", "slowed_us"), [(400, 1, 0), (500, 1, 100), (500, 2, 0)]
+)
+def test_of_kernels_that_never_run_alone_those_of_the_late_rank_tell(
+    others_us: float, kernels: int, slowed_us: float
+) -> None:
+    """If it runs as many."""
     run = Tiny(ranks=2)
     for step in range(STEPS):
-        start = 1_000.0 * step
+        start = 2_000.0 * step
         for rank in (0, 1):
-            run.collective(rank, "all_reduce", start + 400 * rank, 900 - 400 * rank, size=1 << 20)
-            run.kernel(rank, start + 400 * rank, 400)
-    assert slowed_beside_waits_ns(run.trace(), (1,)) == 0
+            came = start + 600 * rank
+            run.collective(rank, "all_reduce", came, start + 1_500 - came, size=1 << 20)
+            count = 1 if rank else kernels
+            for number in range(count):
+                took = (400 if rank else others_us) / count
+                run.kernel(rank, came + number * took, took)
+    assert slowed_beside_waits_ns(run.trace(), (1,)) == STEPS * 1e3 * slowed_us
