@@ -79,7 +79,7 @@ def diagnose(
 
 
 class _Answers(NamedTuple):
-    """What rules found, why some could not look, and which broke."""
+    """What rules found, why some were skipped, and which broke."""
 
     found: list[Finding]
     skipped: dict[str, str]
