@@ -66,8 +66,8 @@ def diagnose(
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}
-    given = thresholds or {}
-    rules = [configured(name, given.get(name, {})) for name in sorted(chosen)]
+    given = {name: configured(name, values) for name, values in (thresholds or {}).items()}
+    rules = [given.get(name, RULES[name]()) for name in sorted(chosen)]
     asked = _answers(run, rules, progress or (lambda *_: None))
     at_most = whole(run).time_ns
     found = tuple(_ordered(asked.held(run), at_most))
