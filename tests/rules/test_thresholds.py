@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import asdict
 
 from commtrace.errors import UsageError
-from commtrace.rules import RULES
+from commtrace.rules import RULES, diagnose
 from commtrace.rules._thresholds import configured
+from commtrace.synthetic import Tiny
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,8 @@ def test_a_share_of_something_else_keeps_its_name(rule: str) -> None:
 def test_an_old_name_that_the_rule_never_had_is_unknown() -> None:
     with pytest.raises(UsageError, match="it has: listed"):
         configured("desync", {"min_share": 0.5})
+
+
+def test_a_threshold_of_an_unknown_rule_is_refused_whatever_is_selected() -> None:
+    with pytest.raises(UsageError, match="no rule is called 'stragler'"):
+        diagnose(Tiny(2).trace(), select=["jitter"], thresholds={"stragler": {"min_step_share": 1}})
