@@ -11,6 +11,7 @@ from commtrace.analysis import Analysis, Question
 from commtrace.diagnosis import LOOKED, Diagnosis, Finding, Note
 from commtrace.reports import content
 from commtrace.reports.content.unfound import CONCERNS
+from commtrace.reports.formats import html
 from commtrace.rules import RULES
 from commtrace.run import Run
 from commtrace.synthetic import Tiny
@@ -138,10 +139,14 @@ def not_checked(run: Tiny, skipped: dict[str, str]) -> list[str]:
 def test_what_was_looked_at_in_vain_was_checked() -> None:
     lacks = {"straggler": "2 operations, needs 10"}
     skipped = {"exposed-communication": f"{LOOKED}hiding saves too little", **lacks}
-    checked, unchecked = content.unfound(analysed(BOTH, **skipped))
+    analysis = analysed(BOTH, **skipped)
+    checked, unchecked = content.unfound(analysis)
     little = ["exposed-communication: hiding saves too little"]
     assert checked == ("Checked, with little to save", little)
     assert unchecked == ("Not checked", ["straggler: 2 operations, needs 10"])
+    page = html.render(analysis)
+    places = [f">{text}" for text in ("No findings.", checked[0], "Timeline</h2>", unchecked[0])]
+    assert places == sorted(places, key=page.index)
 
 
 def test_rules_that_lack_data_are_named_by_what_they_lack() -> None:

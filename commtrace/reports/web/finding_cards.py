@@ -11,7 +11,7 @@ from commtrace.reports.content import findings
 from commtrace.reports.content.open_command import open_command_shown, range_in_run
 from commtrace.reports.content.saving import unrecorded_step_ns
 from commtrace.reports.web.bars import Bar, Part, bars
-from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.markup import Markup, listed, tag
 from commtrace.reports.web.what_ran import median_step_ns
 from commtrace.units import clean, counted, duration, ms, numbered, percent, rate, size
 
@@ -25,7 +25,10 @@ _SHOWN = 24
 
 
 def finding_cards(analysis: Analysis) -> Markup:
-    """All faults that no other explains, greatest saving first; without any, why there is none."""
+    """All faults that no other explains, greatest saving first; without any, why there is none.
+
+    Below them what was looked at and found too little.
+    """
     families = findings.faults(analysis.verdict)
     cards = [
         _card(number, cause, symptoms, analysis)
@@ -34,12 +37,14 @@ def finding_cards(analysis: Analysis) -> Markup:
     if not families:
         cards = [tag("p", line, class_="verdict") for line in content.verdict(analysis)]
     hidden = len(families) - _SHOWN
+    little, _ = content.unfound(analysis)
     rest = f"{counted(hidden, 'more finding')}: see --format json." if hidden > 0 else None
     return tag(
         "div",
         *cards,
         *(tag("p", line, class_="good") for line in findings.good_news(analysis.verdict)),
         tag("p", rest) if rest else None,
+        listed(*little),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from html import escape
 
-__all__ = ["Content", "Markup", "hashed", "number", "tag"]
+__all__ = ["Content", "Markup", "hashed", "listed", "number", "tag"]
 
 _EMPTY = frozenset({"br", "circle", "input", "line", "path", "polyline", "rect", "use"})
 
@@ -37,6 +38,12 @@ def tag(name: str, *content: Content, **attributes: str | float | None) -> Marku
         part if isinstance(part, Markup) else escape(part) for part in content if part is not None
     )
     return Markup(f"<{name}{named}>{inner}</{name}>")
+
+
+def listed(title: str, lines: Sequence[str]) -> Markup | None:
+    """A list under a title; nothing if it is empty."""
+    items = tag("ul", *(tag("li", line) for line in lines))
+    return tag("div", tag("h4", title), items, class_="listed") if lines else None
 
 
 def hashed(text: str) -> str:

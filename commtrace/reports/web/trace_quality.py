@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commtrace import __version__
@@ -11,7 +10,7 @@ from commtrace.metrics.run.arrivals import TRUST
 from commtrace.metrics.run.waits import matched
 from commtrace.reports import content
 from commtrace.reports.content import waiting
-from commtrace.reports.web.markup import Markup, tag
+from commtrace.reports.web.markup import Markup, listed, tag
 from commtrace.units import clean, counted, duration
 
 if TYPE_CHECKING:
@@ -24,28 +23,21 @@ _NOTES = 60
 
 def trace_quality(analysis: Analysis) -> Markup:
     """Notes, clocks, rules that were skipped, and what made the page."""
+    _, unchecked = content.unfound(analysis)
     notes = [line for note in analysis.notes[:_NOTES] for line in content.notes([note])]
     if hidden := len(analysis.notes) - _NOTES if len(analysis.notes) > _NOTES else 0:
         notes.append(f"{counted(hidden, 'more note')}: see --format json.")
     return tag(
         "div",
-        _list("Notes on the files", notes or ["None."]),
-        _list("Clocks", [_clocks(analysis)]),
-        *(_list(title, lines) for title, lines in content.unfound(analysis)),
+        listed("Notes on the files", notes or ["None."]),
+        listed("Clocks", [_clocks(analysis)]),
+        listed(*unchecked),
         _skipped(analysis),
         tag(
             "p",
             f"Made by commtrace {__version__}. Times are on the run's clock; GB is 1e9 bytes.",
             class_="hint",
         ),
-    )
-
-
-def _list(title: str, lines: Sequence[str]) -> Markup | None:
-    return (
-        tag("div", tag("h4", title), tag("ul", *(tag("li", line) for line in lines)))
-        if lines
-        else None
     )
 
 
