@@ -52,7 +52,8 @@ def turns(run: Measures, min_step_share: float) -> Turns | None:
     steps = evened(run, min_step_share)
     if not waiting(run).size or not worth_reporting(int(steps.sum()), run, min_step_share):
         return None
-    if not culprits(run, min_step_share).found and _mostly_one(run):
+    alone = not culprits(run, min_step_share).found
+    if alone and (_mostly_one(run) or _mostly_few(run, steps, min_step_share)):
         return None
     pauses = cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
     p_value = above_zero(steps.astype(np.float64))
@@ -89,6 +90,12 @@ def _mostly_one(run: Measures) -> bool:
     caused = np.zeros((step.max() + 1, culprit.max() + 1))
     np.add.at(caused, (step, culprit), (last_ns - start_ns)[waited])
     return bool((caused / caused.sum(axis=1, keepdims=True)).mean(axis=0).max() > _ONE)
+
+
+def _mostly_few(run: Measures, steps_ns: Int64, min_step_share: float) -> bool:
+    """Whether most of ``steps_ns`` is by ranks that are late in every step, each for too little."""
+    without_ns = evened(run, min_step_share / 2)
+    return bool(2 * without_ns.sum() < steps_ns.sum())
 
 
 def waiting(run: Measures) -> Int64:

@@ -53,7 +53,8 @@ class Jitter(Rule, frozen=True):
         ranks' mean at that place of the step, after the work of those that are late in every step
         (see straggler) was made typical. It fires where this saves at least ``min_step_share`` of
         the steps' time: beyond chance or noise in each step, or mostly in several steps that are
-        far above the others. Less is asked where who is late works on larger inputs than the
+        far above the others; not where most of it are ranks that are late in every step, each for
+        too little to be told. Less is asked where who is late works on larger inputs than the
         others, as recorded shapes say. It fires, too, where garbage that ranks collect in turn, as
         a recording shows, costs so much. Pauses of GPUs' hosts need not be: the potential saving is
         then that of work that is typical of the others, not of their mean.
