@@ -94,8 +94,10 @@ def _mostly_one(run: Measures) -> bool:
 
 def _mostly_few(run: Measures, steps_ns: Int64, min_step_share: float) -> bool:
     """Whether most of ``steps_ns`` is by ranks that are late in every step, each for too little."""
-    without_ns = evened(run, min_step_share / 2)
-    return bool(2 * without_ns.sum() < steps_ns.sum())
+    late = culprits(run, min_step_share / 2).found
+    if not late or not all(its.in_every for its in late):
+        return False
+    return bool(2 * evened(run, min_step_share / 2).sum() < steps_ns.sum())
 
 
 def waiting(run: Measures) -> Int64:
