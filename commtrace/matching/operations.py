@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from commtrace.arrays import NULL, Int64, codes, distinct, nth
+from commtrace.matching.any_source import with_sources
 from commtrace.matching.assignment import ALIGNMENT, EVIDENCE, Found
 from commtrace.matching.clock_line import Line
 from commtrace.matching.collective_arrays import Collectives, split
@@ -53,7 +54,7 @@ def matches_of(rows: Collectives) -> Rows:
     _align(rows, found)
     if rows.p2p.any():
         clocks = readings(rows, found.number)
-        pair(with_neighbours(rows, clocks), found, clocks)
+        pair(with_sources(with_neighbours(rows, clocks), clocks), found, clocks)
     found.new(np.flatnonzero(found.number < 0))
     number = codes(found.number)
     present = np.bincount(number)[number]

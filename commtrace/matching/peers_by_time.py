@@ -15,9 +15,10 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from commtrace.arrays import NULL, Bool, Int64, distinct, ranges
+from commtrace.arrays import NULL, Int64, distinct, ranges
 from commtrace.comms import members
 from commtrace.matching.collective_arrays import Collectives
+from commtrace.matching.ended_together import nearest_first, on_one_clock
 from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS
 
@@ -41,7 +42,7 @@ def with_neighbours(rows: Collectives, clocks: Mapping[int, RankClock]) -> Colle
     unnamed = rows.p2p & (rows.peer == NULL) & ~rows.on_cpu & (rows.communicator >= 0)
     if not unnamed.any():
         return rows
-    peer, time = rows.peer.copy(), _on_one_clock(rows, clocks)
+    peer, time = rows.peer.copy(), on_one_clock(rows, clocks)
     for communicator in distinct(rows.communicator[unnamed]).tolist():
         ranks = np.asarray(members(rows.communicators[communicator]), dtype=np.int64)
         at = np.flatnonzero(unnamed & (rows.communicator == communicator) & (time != NULL))
@@ -64,16 +65,6 @@ def _partners(rows: Collectives, at: Int64, time: Int64, ranks: Int64) -> _Pairs
     found = np.isin(at, np.append(sends, recvs))
     enough = found[inside].sum() >= _MOST * inside.sum()
     return (sends, recvs) if enough else (at[:0], at[:0])
-
-
-def _on_one_clock(rows: Collectives, clocks: Mapping[int, RankClock]) -> Int64:
-    """When each row ended on the lowest rank's clock; NULL where its rank's is unknown."""
-    time = np.full(rows.end.size, NULL)
-    for rank, reading in clocks.items():
-        if reading.line is not None:
-            its = rows.rank == rank
-            time[its] = rows.end[its] - reading.line(rows.end[its])
-    return time
 
 
 def _in_both_ways(rows: Collectives, at: Int64, place: Int64, size: int) -> _Pairs | None:
@@ -136,27 +127,4 @@ def _ended_together(rows: Collectives, at: Int64, time: Int64, place: Int64, siz
     fits = (rows.signature[a] == rows.signature[b]) & (rows.rank[a] != rows.rank[b])
     a, b = a[fits], b[fits]
     order = np.argsort(np.abs(time[a] - time[b]), kind="stable")
-    return _nearest_first(a[order], b[order])
-
-
-def _nearest_first(a: Int64, b: Int64) -> tuple[Int64, Int64]:
-    """Of pairs in the order of their nearness those that leave no nearer one out."""
-    pairs = [(a[:0], b[:0])]
-    taken = np.zeros(1 + max(a.max(initial=0), b.max(initial=0)), np.bool_)
-    while a.size:
-        best = _first(a, taken.size) & _first(b, taken.size)
-        pairs.append((a[best], b[best]))
-        taken[a[best]] = taken[b[best]] = True
-        left = ~(taken[a] | taken[b])
-        a, b = a[left], b[left]
-    one, other = zip(*pairs, strict=True)
-    return np.concatenate(one), np.concatenate(other)
-
-
-def _first(values: Int64, count: int) -> Bool:
-    """Where each of values below a count stands for the first time."""
-    at = np.arange(values.size)
-    first = np.empty(count, np.int64)
-    first[values[::-1]] = at[::-1]
-    is_first: Bool = first[values] == at
-    return is_first
+    return nearest_first(a[order], b[order])

@@ -183,3 +183,35 @@ def test_of_two_ranks_each_sends_to_the_other_though_no_clock_is_known() -> None
             at = 1_000 * micro + 4_500 * rank
             run.collective(rank, ("send", "recv")[rank // 2], at, 200, **its)
     assert alone(run) == 0
+
+
+def served(*, done_before_us: int = 0, workers: tuple[int, ...] = (2, 3, 1, 1, 3, 2)) -> Tiny:
+    """Rank 0 receives from whoever is first; small messages are sent before it asks for them."""
+    run = Tiny(4, backend="gloo")
+    for rank in range(4):
+        run.collective(rank, "barrier", 7 * rank, 100 - 7 * rank, size=0)
+    for turn, worker in enumerate(workers):
+        at = 1000 + 500 * turn
+        run.collective(0, "recv", at, 100, size=ROW, seq=None)
+        run.collective(worker, "send", at - 90, 185 - done_before_us, size=ROW, peer=0, seq=None)
+        run.collective(0, "send", at + 150, 50, size=ROW, peer=worker, seq=None)
+        run.collective(worker, "recv", at + 140, 65, size=ROW, peer=0, seq=None)
+    return run
+
+
+@pytest.mark.parametrize("done_before_us", [0, 120])
+def test_what_comes_from_any_source_is_whose_send_is_done_with_it(done_before_us: int) -> None:
+    trace = served(done_before_us=done_before_us).trace()
+    rows, found = trace.rows("collectives"), match(trace).matches
+    operation, rank, op = found.ints("operation"), rows.ints("rank"), rows.coded("op")
+    sender = dict(zip(operation[op.being("send")], rank[op.being("send")], strict=True))
+    received = op.being("recv") & (rank == 0)
+    assert [sender[one] for one in operation[received]] == [2, 3, 1, 1, 3, 2]
+    assert alone(served(done_before_us=done_before_us)) == 0
+
+
+def test_what_hardly_any_send_explains_came_from_ranks_without_a_trace() -> None:
+    run = served()
+    for turn in range(3):
+        run.collective(0, "recv", 5000 + 500 * turn, 100, size=ROW, seq=None)
+    assert alone(run) == 3 + 2 * 6

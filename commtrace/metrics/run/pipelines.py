@@ -258,13 +258,14 @@ def _exchange(messages: Messages) -> bool:
 def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before.
 
-    A run without steps begins anywhere in its schedule, and tells only what passes each other, or
-    that the rank in the middle of three serves the others; of a ring it tells nothing. Else a ring
-    is a pipeline if it is interleaved.
+    And the rank in the middle of three does not serve the others. A run without steps begins
+    anywhere in its schedule, and tells only what passes each other; of a ring it tells nothing.
+    Else a ring is a pipeline if it is interleaved.
     """
+    if len(chain) == 3 and _middle_serves(mine):
+        return False
     if not mine.has_steps:
-        serves = len(chain) == 3 and _middle_serves(mine)
-        return not (mine.is_ring or _exchange(mine) or serves)
+        return not (mine.is_ring or _exchange(mine))
     if mine.loads.is_ring and mine.chunks == 1:
         return False
     of_chain = sorted(share[rank] for rank in chain if rank in share)
