@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from commtrace.arrays import NULL, Int64, distinct, ranges
 from commtrace.matching.collective_arrays import Collectives
-from commtrace.matching.ended_together import nearest_first, on_one_clock
+from commtrace.matching.ended_together import nearest, on_one_clock
 from commtrace.matching.rank_clocks import RankClock
 
 __all__ = ["with_sources"]
@@ -53,6 +53,4 @@ def _partners(rows: Collectives, sends: Int64, recvs: Int64, time: Int64) -> tup
     fits = (rows.signature[a] == rows.signature[b]) & (rows.communicator[a] == rows.communicator[b])
     fits &= (rows.peer[b] == NULL) | (rows.peer[b] == rows.rank[a])
     fits &= begin[a] <= time[b]  # but it may be done before: what is small waits in a buffer
-    a, b = a[fits], b[fits]
-    order = np.argsort(np.abs(time[a] - time[b]), kind="stable")
-    return nearest_first(a[order], b[order])
+    return nearest(a[fits], b[fits], time)

@@ -10,7 +10,7 @@ from commtrace.arrays import NULL, Bool, Int64
 from commtrace.matching.collective_arrays import Collectives
 from commtrace.matching.rank_clocks import RankClock
 
-__all__ = ["nearest_first", "on_one_clock"]
+__all__ = ["nearest", "on_one_clock"]
 
 
 def on_one_clock(rows: Collectives, clocks: Mapping[int, RankClock]) -> Int64:
@@ -23,8 +23,10 @@ def on_one_clock(rows: Collectives, clocks: Mapping[int, RankClock]) -> Int64:
     return time
 
 
-def nearest_first(a: Int64, b: Int64) -> tuple[Int64, Int64]:
-    """Of pairs in the order of their nearness those that leave no nearer one out."""
+def nearest(a: Int64, b: Int64, time: Int64) -> tuple[Int64, Int64]:
+    """Of possible pairs of rows those of the nearest ``time``, then of the rows left, and so on."""
+    order = np.argsort(np.abs(time[a] - time[b]), kind="stable")
+    a, b = a[order], b[order]
     pairs = [(a[:0], b[:0])]
     taken = np.zeros(1 + max(a.max(initial=0), b.max(initial=0)), np.bool_)
     while a.size:

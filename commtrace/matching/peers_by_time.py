@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from commtrace.arrays import NULL, Int64, distinct, ranges
 from commtrace.comms import members
 from commtrace.matching.collective_arrays import Collectives
-from commtrace.matching.ended_together import nearest_first, on_one_clock
+from commtrace.matching.ended_together import nearest, on_one_clock
 from commtrace.matching.rank_clocks import RankClock
 from commtrace.matching.sequence import MARGIN_NS
 
@@ -125,6 +125,4 @@ def _ended_together(rows: Collectives, at: Int64, time: Int64, place: Int64, siz
         pairs.append((np.repeat(sends, count), recvs[ranges(first, count)]))
     a, b = (at[np.concatenate(its)] for its in zip(*pairs, strict=True))
     fits = (rows.signature[a] == rows.signature[b]) & (rows.rank[a] != rows.rank[b])
-    a, b = a[fits], b[fits]
-    order = np.argsort(np.abs(time[a] - time[b]), kind="stable")
-    return nearest_first(a[order], b[order])
+    return nearest(a[fits], b[fits], time)

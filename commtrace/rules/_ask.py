@@ -69,8 +69,7 @@ def diagnose(
     given = {name: configured(name, values) for name, values in (thresholds or {}).items()}
     rules = [given.get(name, RULES[name]()) for name in sorted(chosen)]
     asked = _answers(run, rules, progress or (lambda *_: None))
-    at_most = whole(run).time_ns
-    found = tuple(_ordered(asked.held(run), at_most))
+    found = tuple(asked.in_order(run))
     skipped = asked.skipped
     if not any(one.cost_ns for one in found):
         skipped = {**_little(run, rules), **skipped}
@@ -85,11 +84,12 @@ class _Answers(NamedTuple):
     skipped: dict[str, str]
     notes: list[Note]
 
-    def held(self, run: Measures) -> list[Finding]:
-        """The findings, placed, none of which costs more than there is time."""
+    def in_order(self, run: Measures) -> list[Finding]:
+        """The findings, placed, as diagnose has them; none costs more than there is time."""
         at_most = whole(run).time_ns
         placed = (_placed(found, run) for found in _mooted(self.found))
-        return [replace(one, cost_ns=min(one.cost_ns, at_most)) for one in placed]
+        held = [replace(one, cost_ns=min(one.cost_ns, at_most)) for one in placed]
+        return _ordered(held, at_most)
 
 
 def _answers(
@@ -123,7 +123,7 @@ def _little(run: Measures, rules: Collection[Rule]) -> dict[str, str]:
         for rule in rules
         if (least := getattr(rule, _LEAST, 0))
     ]
-    found = _ordered(_answers(run, less, lambda *_: None).held(run), whole(run).time_ns)
+    found = _answers(run, less, lambda *_: None).in_order(run)
     causes = [one for one in found if one.cost_ns and not one.explained_by]
     sure = [one for one in causes if one.confidence != "low"][:_NAMED]
     return {

@@ -80,9 +80,9 @@ class DegradedLink(Rule, frozen=True):
         what compute hides does not count, nor what CPUs move within one host. And one operation of
         a group of GPUs, or a twentieth of ``min_count`` or more of its kind, that take ten times as
         long as is usual of these once all ranks are there, though they move no more than twice the
-        usual bytes. And, where nothing
-        changes for good, steps, fewer than the others, in which nearly all operations of a group
-        of GPUs take half as long again as nearly all of the same in the others.
+        usual bytes. And, where nothing changes for good, steps, fewer than the others, in which
+        nearly all operations of a group of GPUs take half as long again as nearly all of the same
+        in the others.
 
     Why it costs time
         A link that lost lanes, retransmits, or a network card that throttles slows every

@@ -184,7 +184,8 @@ class _Exposed(Struct, frozen=True, eq=False):
     @property
     def queued(self) -> _Exposed:
         """Those to the GPU before which it computed, once they were called, for as long."""
-        return self.to_gpu._some(self.to_gpu.behind_ns >= self.to_gpu.copies.ints("duration_ns"))
+        its = self.to_gpu
+        return its._some(its.behind_ns >= its.copies.ints("duration_ns"))
 
     @property
     def to_gpu(self) -> _Exposed:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.record import Plan, record_program
+
 FAULTY = '''
 """Does one rank's fault end
 the recording?
@@ -98,3 +100,15 @@ def wait_until() -> Callable[[Callable[[], object]], bool]:
         return False
 
     return wait
+
+
+@pytest.fixture
+def five_steps(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Records five steps of a program, given its file's name and text, on two ranks."""
+
+    def recorded(name: str, program: str) -> Path:
+        (tmp_path / name).write_text(program)
+        command, plan = [str(tmp_path / name)], Plan(first=3, steps=5)
+        return record_program(command, plan=plan, world_size=2, out=tmp_path / "out")
+
+    return recorded

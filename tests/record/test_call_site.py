@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import commtrace
-from commtrace.record import Plan, messages, record_program
+from commtrace.record import messages
 from commtrace.record.call_site import call_site
 from commtrace.rules import diagnose
 
@@ -75,14 +76,10 @@ def test_the_programs_own_line_and_the_librarys(frames: list[Any], said: str | N
 
 
 @pytest.mark.usefixtures("preloaded")
-def test_a_recording_tells_the_line_before_which_a_rank_is_late(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    folder = record_program(
-        [str(tmp_path / "train.py")],
-        plan=Plan(first=3, steps=5),
-        world_size=2,
-        out=tmp_path / "out",
-    )
+def test_a_recording_tells_the_line_before_which_a_rank_is_late(
+    five_steps: Callable[[str, str], Path],
+) -> None:
+    folder = five_steps("train.py", PROGRAM)
     found = diagnose(commtrace.load(folder).measures).findings
     late = next(finding for finding in found if finding.rule == "straggler")
     assert late.called_at == ("train.py:7 in gather_loss",)
@@ -116,14 +113,10 @@ dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("preloaded")
-def test_a_recording_tells_the_lines_that_call_messages_and_their_groups(tmp_path: Path) -> None:
-    (tmp_path / "halo.py").write_text(MESSAGES)
-    folder = record_program(
-        [str(tmp_path / "halo.py")],
-        plan=Plan(first=3, steps=5),
-        world_size=2,
-        out=tmp_path / "out",
-    )
+def test_a_recording_tells_the_lines_that_call_messages_and_their_groups(
+    five_steps: Callable[[str, str], Path],
+) -> None:
+    folder = five_steps("halo.py", MESSAGES)
     its = commtrace.load(folder).collectives
     called = its.groupby(["rank", "op", "called_at", "group"], observed=True).size()
     assert called.to_dict() == {

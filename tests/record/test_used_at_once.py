@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import commtrace
 from commtrace.metrics.run.used_at_once import used_at_once
-from commtrace.record import Plan, record_program
 
 PROGRAM = """
 import torch
@@ -31,14 +31,10 @@ dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("preloaded")
-def test_the_next_operators_inputs_tell_whether_a_result_is_used_at_once(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    folder = record_program(
-        [str(tmp_path / "train.py")],
-        plan=Plan(first=3, steps=5),
-        world_size=2,
-        out=tmp_path / "out",
-    )
+def test_the_next_operators_inputs_tell_whether_a_result_is_used_at_once(
+    five_steps: Callable[[str, str], Path],
+) -> None:
+    folder = five_steps("train.py", PROGRAM)
     run = commtrace.load(folder).measures
     assert used_at_once(run, "all_reduce") > 0.9
     assert used_at_once(run, "broadcast") < 0.1

@@ -27,6 +27,7 @@ __all__ = [
     "paired",
     "rows_of_operations",
     "several_ranks",
+    "steps_of_operations",
 ]
 
 _OWN = ("op", "device", "stream", "step", "start_ns", "duration_ns", "launch_ns", "peer")
