@@ -231,6 +231,7 @@ OPS = Table(
             "kind",
             "`communication` if it enqueues or awaits some, else `compute`, which may enclose it.",
         ),
+        _maybe("operators", "How many it was, with all that it called; null beside a GPU."),
         _START,
         _DURATION,
         _STEP,

@@ -19,7 +19,7 @@ from commtrace.causal.run.replayable import need_replay
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.diagnosis import CannotLook, Evidence
 from commtrace.metrics.rank.rows_of import ranks_of
-from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP
+from commtrace.metrics.run.unrecorded_steps import ADDED, UNRECORDED_STEP
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
 
@@ -118,7 +118,11 @@ def saving(run: Measures, edit: Edit, estimate_ns: float, min_step_share: float)
 def of_unrecorded(run: Measures) -> tuple[Evidence, ...]:
     """The evidence that what is saved is of steps that nobody records, if it is."""
     its = unrecorded_pace(run)
-    return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),) if its else ()
+    if its is None:
+        return ()
+    if its.adds_ns is not None:
+        return (Evidence(ADDED, its.adds_ns, "ns"),)
+    return (Evidence(UNRECORDED_STEP, its.unrecorded_ns, "ns"),)
 
 
 def _need_waits(run: Measures) -> None:

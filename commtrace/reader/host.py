@@ -9,7 +9,7 @@ import numpy as np
 from commtrace import comms
 from commtrace.arrays import NULL, Int64
 from commtrace.reader.json.events import Call, Hosted, Scan
-from commtrace.reader.nesting import outermost
+from commtrace.reader.nesting import begun_within, outermost
 from commtrace.table import Coded, Columns
 
 __all__ = ["Steps", "operators", "step_ranges"]
@@ -83,11 +83,16 @@ def operators(scan: Scan, steps: Steps, rank: int) -> Columns:
     top = np.flatnonzero(outermost(every.thread, every.start_ns, every.duration_ns))
     rows = np.sort(np.concatenate((calls, top[~communicates[top]])))
     start_ns = every.start_ns[rows]
+    if scan.operators.thread.size:
+        count = begun_within(every.thread, every.start_ns, every.duration_ns)[rows]
+    else:
+        count = np.full(rows.size, NULL)
     return {
         "rank": np.full(rows.size, rank),
         "thread": every.thread[rows],
         "name": Coded(every.name.codes[rows], every.name.names),
         "kind": Coded(communicates[rows].astype(np.int32), ("compute", "communication")),
+        "operators": count,
         "start_ns": start_ns,
         "duration_ns": every.duration_ns[rows],
         "step": steps.containing(start_ns),

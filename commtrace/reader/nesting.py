@@ -11,7 +11,7 @@ import numpy as np
 from commtrace.arrays import Bool, Int64
 from commtrace.reader.json.events import Call
 
-__all__ = ["Nest", "around", "by_thread", "enclosing", "innermost", "outermost"]
+__all__ = ["Nest", "around", "begun_within", "by_thread", "enclosing", "innermost", "outermost"]
 
 
 _DEEPEST = 256  # calls within calls; more is damage, and would cost its square
@@ -91,6 +91,19 @@ def around(spans: tuple[Int64, Int64, Int64], thread: Int64, time_ns: Int64) -> 
     moments = (thread, time_ns, np.zeros_like(time_ns))
     columns = (np.concatenate(each) for each in zip(spans, moments, strict=True))
     return enclosing(*columns)[spans[0].size :]
+
+
+def begun_within(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
+    """For each event, how many of its thread begin within it, itself counted.
+
+    Of those that begin together the longest encloses the others.
+    """
+    order = np.lexsort((-duration_ns, start_ns, thread))
+    found = np.zeros(thread.size, dtype=np.int64)
+    for rows in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+        until = np.searchsorted(start_ns[rows], start_ns[rows] + duration_ns[rows])
+        found[rows] = np.maximum(until - np.arange(rows.size), 1)
+    return found
 
 
 def outermost(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:

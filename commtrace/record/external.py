@@ -19,6 +19,7 @@ from commtrace.record.session import FLIGHT_RECORDER
 
 __all__ = ["finish", "folder", "rank"]
 
+_SINCE = ("unrecorded_steps_ns", "recording_adds_ns")  # what a rank learns behind its window
 _OTHERS_S = 30.0
 """How long the one that writes the manifest waits for the traces of its node's other ranks."""
 
@@ -81,8 +82,8 @@ def finish(
         backend=known.get("backend"),
         world_size=int(environment["WORLD_SIZE"]),
     )
-    if steps := known.get("unrecorded_steps_ns"):
-        facts["ranks"] = [{"rank": number, "unrecorded_steps_ns": steps}]
+    if since := {name: known[name] for name in _SINCE if name in known}:
+        facts["ranks"] = [{"rank": number, **since}]
     facts["clock_probe"] = manifest.clock_probe({number: readings})
     problem = f"rank {number}: {error}" if error else _incomplete(path, number, expected)
     if problem and not error:

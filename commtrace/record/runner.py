@@ -46,8 +46,9 @@ def main() -> None:
         error, status = report.hung, status or 1
     if error:
         report.failed(error)
+    had_spawned = spawned.hear_out()
     try:
-        if spawned.hear_out():
+        if had_spawned:
             recording.window.abandon()
             spawned.close()
         else:
@@ -57,7 +58,7 @@ def main() -> None:
         report.fell_short(error)
         if not report.is_heard:  # a launcher of ours says it
             print(f"commtrace: {short}", file=sys.stderr)  # noqa: T201
-    since = recording.window.afterwards.facts()
+    since = spawned.facts() if had_spawned else recording.window.learned_since()
     if not program.launched:
         recording.facts.update(since)
         external.finish(program, recording.facts, recording.readings, error)

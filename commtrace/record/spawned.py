@@ -48,6 +48,7 @@ class SpawnedRanks:
         self._launched = {name: os.environ[name] for name in _TORCHRUN if name in os.environ}
         self._listeners: list[threading.Thread] = []
         self._words: dict[int, Word] = {}
+        self._since: dict[int, dict[str, Any]] = {}
         self._short: dict[int, str] = {}
         self._told = False
         self._one_at_a_time = threading.Lock()
@@ -85,6 +86,19 @@ class SpawnedRanks:
             first = min(short)
             raise RecordError(f"{short[first]} (rank {first} of those that it starts itself)")
 
+    def facts(self) -> dict[str, Any]:
+        """What is known of them by now; nothing where none has recorded."""
+        ranks = [self._words[rank] for rank in sorted(self._words)]
+        each = [
+            {
+                **word.facts,
+                **self._since.get(word.facts["rank"], {}),
+                "clock_probe": [one.to_dict() for one in word.readings],
+            }
+            for word in ranks
+        ]
+        return {**ranks[0].facts, "spawned": each} if ranks else {}
+
     @property
     def _missing(self) -> set[int]:
         sizes = [word.facts["world_size"] for word in self._words.values()]
@@ -100,6 +114,8 @@ class SpawnedRanks:
         with self._one_at_a_time:
             if word.outcome == "recorded":
                 self._words[rank] = word
+            elif word.outcome == "done":
+                self._since[rank] = word.facts
             else:
                 self._short[rank] = word.message
             if not self._missing:
@@ -108,15 +124,7 @@ class SpawnedRanks:
     def _tell(self) -> None:
         if self._words and not self._told:
             self._told = True
-            self._report.recorded([], self._facts())
-
-    def _facts(self) -> dict[str, Any]:
-        ranks = [self._words[rank] for rank in sorted(self._words)]
-        each = [
-            {**word.facts, "clock_probe": [one.to_dict() for one in word.readings]}
-            for word in ranks
-        ]
-        return {**ranks[0].facts, "spawned": each}
+            self._report.recorded([], self.facts())
 
 
 class _Target:
@@ -166,10 +174,12 @@ class _Rank:
     def close(self, error: str | None) -> None:
         """The target has ended."""
         if self._recording and self._report and os.getpid() == self._process:
+            window = self._recording.window
             try:
-                self._recording.window.close(error or self._report.hung)
+                window.close(error or self._report.hung)
             except RecordError as short:
                 self._report.fell_short(str(short))
+            self._report.done([], window.learned_since())
 
     def _begin(self) -> None:
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -193,6 +203,9 @@ class _ToParent(Report):
     def recorded(self, readings: list[Reading], facts: dict[str, Any]) -> None:
         super().recorded(readings, facts)
         self._send(Word("recorded", "", time.time_ns(), readings, facts={**facts, **self._who}))
+
+    def done(self, readings: list[Reading], facts: dict[str, Any] | None = None) -> None:
+        self._send(Word("done", "", time.time_ns(), readings, facts={**(facts or {}), **self._who}))
 
     def fell_short(self, message: str) -> None:
         self._send(Word("error", message, time.time_ns(), facts=self._who))

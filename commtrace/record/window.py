@@ -16,6 +16,7 @@ from commtrace.record.amount import EVENTS, LEAST, StepsBefore, lengthened
 from commtrace.record.communicating import Communicating
 from commtrace.record.in_flight import InFlight
 from commtrace.record.job import Plan
+from commtrace.record.operator_cost import recording_adds_ns
 from commtrace.record.own_profiler import OWN
 from commtrace.record.profiler import Profiler
 from commtrace.record.rank_agreement import Meeting
@@ -77,8 +78,9 @@ class Window:
         self._in_flight, self._on_their_way = InFlight(), frozenset[int]()
         self._unsaved: str | None = None
         self._recounted_at = 0
-        self.afterwards = StepsAfter()
+        self._afterwards = StepsAfter()
         self.no_steps_as: str | None = None
+        self._had_no_steps = False
 
     @property
     def waits(self) -> bool:
@@ -105,7 +107,7 @@ class Window:
         """A step has ended."""
         self._ended += 1
         if self._stage is _Stage.OVER:
-            self.afterwards.end()
+            self._afterwards.end()
             return
         self._before.end()
         if self._ended == 1:
@@ -147,7 +149,7 @@ class Window:
 
     def _start_again(self) -> None:
         self._recounted_at = self._ended
-        self.afterwards = StepsAfter()  # those were an optimizer's
+        self._afterwards = StepsAfter()  # those were an optimizer's
         self._unmark()
         self._profiler.stop()
         self._profiler = self._whole = Profiler()
@@ -192,6 +194,15 @@ class Window:
         self._stage = _Stage.OVER
         if short and not error:
             raise RecordError(short)
+
+    def learned_since(self) -> dict[str, Any]:
+        """How long steps took behind the window: ``unrecorded_steps_ns``.
+
+        Of a program that had none: what recording adds to an operator, ``recording_adds_ns``.
+        """
+        if self._had_no_steps and (adds_ns := recording_adds_ns()):
+            return {"recording_adds_ns": adds_ns}
+        return self._afterwards.facts()
 
     def _give_up(self) -> None:
         """No step of the window comes to its end: what was recorded before has to do."""
@@ -322,7 +333,7 @@ class Window:
             self._save(None, over=False)
         except RecordError as error:  # not the program's: it goes on
             self._unsaved = str(error)
-        self.afterwards.begin()
+        self._afterwards.begin()
 
     def _mark(self) -> None:
         if self._profiler.was_taken:  # their steps are not ours
@@ -350,7 +361,8 @@ class Window:
             raise RecordError(_ELSEWHERE)
         last = self._ended if self._last is None else min(self._ended, self._last)
         steps = None if whole else [self._first, last]
-        notes = self._notes(whole)
+        self._had_no_steps = whole and not self._ended
+        notes = self._notes()
         self._file.save(self._profiler, self._meeting, steps, notes, why_partial, over=over)
 
     def _on_amount(self, last: int) -> Iterator[str]:
@@ -364,9 +376,9 @@ class Window:
                 f"more would have left over {EVENTS:,} events"
             )
 
-    def _notes(self, whole: bool) -> list[str]:
+    def _notes(self) -> list[str]:
         notes = []
-        if whole and not self._ended:
+        if self._had_no_steps:
             length = f"its first {self._profiler.recorded_s:.1f} s"
             if self.no_steps_as:
                 what = f"{self.no_steps_as}, and commtrace.step() was never called"

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commtrace.reader.json.events import Arguments, Call
-from commtrace.reader.nesting import Nest, enclosing, outermost
+from commtrace.reader.nesting import Nest, begun_within, enclosing, outermost
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=12)
 JSON = st.recursive(
@@ -100,3 +100,20 @@ def test_metadata_of_any_shape_is_survived(
         flight_recorder=other,
     )
     assert len(found.collectives) == 1
+
+
+@given(SPANS, SPANS)
+def test_what_begins_within_an_event_is_counted_with_it(
+    one: list[tuple[int, int]], two: list[tuple[int, int]]
+) -> None:
+    rows = [(1, *span) for span in one] + [(2, *span) for span in two]
+    thread, start, duration = np.asarray(rows, dtype=np.int64).reshape(-1, 3).T
+    order = np.lexsort((-duration, start, thread)).tolist()
+    found = begun_within(thread, start, duration)
+    for at, row in enumerate(order):
+        within = [
+            other
+            for other in order[at + 1 :]
+            if thread[other] == thread[row] and start[other] < start[row] + duration[row]
+        ]
+        assert found[row] == 1 + len(within)

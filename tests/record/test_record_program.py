@@ -160,6 +160,7 @@ def test_a_module_without_group_or_steps_is_recorded_whole(
     assert (out / "rank0.log").read_text() == "--flag mine 0 0\nNone\n"
     (told,) = manifest(out)["ranks"]
     assert told["steps"] is None
+    assert 0 < told["recording_adds_ns"] < 100_000
     assert "recorded whole" in told["notes"][0]
     assert "no process group" in told["notes"][1]
     assert any(event["name"] == "aten::ones" for event in trace(out, 0)["traceEvents"])

@@ -10,7 +10,7 @@ import pytest
 
 from commtrace.causal.edits.own_pace import _factors
 from commtrace.diagnosis import Finding
-from commtrace.metrics.run.unrecorded_steps import UNRECORDED_STEP, Pace, pace, slowed
+from commtrace.metrics.run.unrecorded_steps import ADDED, UNRECORDED_STEP, Pace, pace, slowed
 from commtrace.reports.content.saving import saving
 from commtrace.rules import diagnose, verdict
 from commtrace.synthetic import BASE_NS, Tiny
@@ -250,3 +250,42 @@ def test_of_hosts_that_compute_recording_slows_what_operators_take(
     assert finding.cost_ns / 8e6 == pytest.approx(saved_ms, rel=0.05)
     told = [its.value for its in finding.evidence if its.name == UNRECORDED_STEP]
     assert told == ([1_000 * step_us] if step_us < 21_000 else [])
+
+
+def looping(manifest: dict[str, Any], *, steps: bool) -> list[Finding]:
+    """What takes both ranks 10 ms is one operator; rank 1 has 5000 more, of 2 µs each."""
+    run = Tiny(2, backend="gloo", manifest=manifest)
+    for step in range(8):
+        begun = 21_000 * step
+        for rank in range(2):
+            called = 10_000 * (1 + rank)
+            if steps:
+                run.step(rank, step, begun, 21_000)
+            run.op(rank, begun, 10_000, operators=1)
+            if rank:
+                run.op(rank, begun + 10_000, 10_000, operators=5_000, name="aten::unique_dim")
+            run.collective(
+                rank, "all_reduce", begun + called + 50, 20_950 - called, size=1 << 20, thread=1,
+                asynchronous=0, stream=50, launch_ns=at(begun + called),
+            )  # fmt: skip
+            run.gap(rank, begun + called, 21_000 - called)
+    return list(diagnose(run.trace(), select=["straggler"]).findings)
+
+
+def test_recording_slows_many_operators_more_than_long_ones() -> None:
+    (finding,) = looping(unrecorded(*[15_000] * 10), steps=True)
+    assert finding.cost_ns / 8e6 == pytest.approx(4, rel=0.05)
+
+
+def test_without_steps_operators_are_as_much_faster_as_the_recorder_measured() -> None:
+    ranks = [{"rank": rank, "recording_adds_ns": 1_200 + rank} for rank in (0, 1)]
+    (finding,) = looping({"ranks": ranks}, steps=False)
+    assert finding.cost_ns / 7e6 == pytest.approx(4, rel=0.05)  # when the first began is unknown
+    assert "which takes about 0.73 of the time or less, as recording adds 1.2 µs" in finding.advice
+    assert [its.value for its in finding.evidence if its.name == ADDED] == [1_200]
+
+
+@pytest.mark.parametrize("adds_ns", [None, True, -1, 1.5, "1", 1 << 70])
+def test_what_nobody_measured_tells_nothing(adds_ns: Any) -> None:
+    (finding,) = looping({"ranks": [{"rank": 0, "recording_adds_ns": adds_ns}]}, steps=False)
+    assert finding.cost_ns / 7e6 == pytest.approx(10, rel=0.05)

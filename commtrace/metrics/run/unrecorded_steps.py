@@ -17,7 +17,7 @@ from commtrace.units import ms
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["SLOWED", "UNRECORDED_STEP", "Pace", "pace", "slowed"]
+__all__ = ["ADDED", "SLOWED", "UNRECORDED_STEP", "Pace", "pace", "recording_adds_ns", "slowed"]
 
 _MEMORY = (
     "recording also breaks up memory, which GLIBC_TUNABLES=glibc.malloc.tcache_count=1 may spare"
@@ -26,17 +26,24 @@ SLOWED = "slowed-by-recording"
 """The note's code."""
 UNRECORDED_STEP = "median step that is not recorded"
 """The evidence of a finding whose saving is of such steps."""
+ADDED = "what recording adds to an operator, which the saving leaves out"
+"""The same where there are no steps."""
 _LEAST = 2
 _MUCH, _FAR, _MOST = 1.1, 2, 20
 _LITTLE = 0.97  # of a step
+_LONGEST_NS = 1_000_000  # that it can add
 _SEVERAL = 2  # long ones among the steps: the program's own
 
 
 class Pace(NamedTuple):
-    """The median step as recorded, and behind what was recorded."""
+    """The median step as recorded, and behind what was recorded.
+
+    Of a run without steps their mean, by what recording ``adds_ns`` to each operator.
+    """
 
     recorded_ns: int
     unrecorded_ns: int
+    adds_ns: int | None = None
 
     @property
     def is_slowed(self) -> bool:
@@ -61,6 +68,12 @@ class Pace(NamedTuple):
     @property
     def of_saving(self) -> str:
         """That a saving is of unrecorded steps, in words."""
+        if self.adds_ns is not None:
+            return (
+                f"the saving is of a run that nobody records, which takes about {self.times:.2f} "
+                f"of the time or less, as recording adds {1e-3 * self.adds_ns:.1f} µs or more to "
+                "each operator: call commtrace.step() where a step ends, and it is timed"
+            )
         return (
             f"the saving is of an unrecorded step, which takes {ms(self.unrecorded_ns)} in the "
             f"median, not {ms(self.recorded_ns)}"
@@ -90,6 +103,13 @@ def pace(run: Measures) -> Pace | None:
         return its
     of_ranks = [recorded[rows] for rows in rows_by(steps.ints("rank")).values()]
     return None if all(map(_are_mixed, (*of_ranks, *known))) else its
+
+
+def recording_adds_ns(run: Measures) -> int | None:
+    """What recording adds to an operator at least, as the recorder measured where no steps are."""
+    known = [one.get("recording_adds_ns") for one in manifest_ranks(run)]
+    times = [its for its in known if type(its) is int and 0 < its < _LONGEST_NS]
+    return min(times, default=None)
 
 
 def _are_mixed(steps_ns: Int64) -> bool:
