@@ -15,7 +15,8 @@ from commtrace.record import messages
 
 __all__ = ["InFlight"]
 
-_MESSAGES = ("send", "recv", "recv_anysource")
+_FROM_ANY = "recv_anysource"
+_MESSAGES = ("send", "recv", _FROM_ANY)
 
 
 class InFlight:
@@ -27,6 +28,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self._called: set[int] = set()
+        self._from_any: dict[int, tuple[Any, int]] = {}
         self._before: dict[tuple[type, str], Any] = {}
 
     def watch(self) -> None:
@@ -57,10 +59,12 @@ class InFlight:
         def calling(group: Any, *arguments: Any, **more: Any) -> Any:
             began_ns = time.time_ns()
             work = call(group, *arguments, **more)
-            messages.note(call.__name__, group, began_ns, time.time_ns())
+            noted_ns = messages.note(call.__name__, group, began_ns, time.time_ns())
             if work is not None:
                 self._called.add(id(work))
-                weakref.finalize(work, self._called.discard, id(work))  # nobody waits: it ends so
+                if call.__name__ == _FROM_ANY and noted_ns is not None:
+                    self._from_any[id(work)] = group, noted_ns
+                weakref.finalize(work, self._forget, id(work))  # nobody waits: it ends so
             return work
 
         return calling
@@ -69,7 +73,14 @@ class InFlight:
         @functools.wraps(wait)
         def waiting(work: Any, *arguments: Any, **more: Any) -> Any:
             done = wait(work, *arguments, **more)
-            self._called.discard(id(work))
+            if its := self._from_any.get(id(work)):
+                group, noted_ns = its
+                messages.came_from(dist.get_global_rank(group, work._source_rank()), noted_ns)
+            self._forget(id(work))
             return done
 
         return waiting
+
+    def _forget(self, number: int) -> None:
+        self._called.discard(number)
+        self._from_any.pop(number, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from commtrace.record.call_site import call_site, is_own
 
-__all__ = ["entries", "note"]
+__all__ = ["came_from", "entries", "note"]
 
 _MOST = 20_000  # as many operations as the flight recorder keeps
 
@@ -23,14 +23,18 @@ _numbers = count()
 _codes: dict[int, tuple[CodeType, bool]] = {}  # by id; whether it is a function of the program's
 _noted: deque[int] = deque(maxlen=_MOST)
 _times_ns: deque[int] = deque(maxlen=_MOST)
+_sources: dict[int, int] = {}  # global ranks, by those times
 
 
-def note(name: str, group: Any, began_ns: int, ended_ns: int) -> None:
-    """A call of ``group``'s to send or to receive has just ended, and returns to its caller."""
+def note(name: str, group: Any, began_ns: int, ended_ns: int) -> int | None:
+    """A call of ``group``'s to send or to receive has just ended, and returns to its caller.
+
+    Its time, by which ``came_from`` knows it.
+    """
     try:
         its_name = group.group_name
     except RuntimeError:  # it was made by hand, and torch knows of none
-        return
+        return None
     frame = sys._getframe(2)
     kind = (name, its_name, *_stack(frame))
     if (number := _kinds.get(kind)) is None:
@@ -39,13 +43,21 @@ def note(name: str, group: Any, began_ns: int, ended_ns: int) -> None:
         _kinds[kind] = number
     _noted.append(number)
     # Its operator, which a trace has, lies around the middle.
-    _times_ns.append((began_ns + ended_ns) // 2)
+    _times_ns.append(time_ns := (began_ns + ended_ns) // 2)
+    return time_ns
+
+
+def came_from(rank: int, time_ns: int) -> None:
+    """What was to be received from any source came from that global rank."""
+    _sources[time_ns] = rank
+    if len(_sources) > _MOST:
+        del _sources[next(iter(_sources))]
 
 
 def entries(since_ns: int) -> list[dict[str, Any]]:
     """Those called since then, as the flight recorder's dump has operations."""
     return [
-        {**_described[number], "time_created_ns": time_ns}
+        {**_described[number], "time_created_ns": time_ns, "source": _sources.get(time_ns)}
         for number, time_ns in zip(_noted, _times_ns, strict=True)
         if time_ns >= since_ns
     ]

@@ -127,6 +127,8 @@ def test_a_recording_tells_the_lines_that_call_messages_and_their_groups(
         (1, "send", "halo.py:19", "0"): 5,
         (1, "send", "halo.py:7 in exchange", "1"): 5,
     }
+    from_any = its["called_at"] == "halo.py:21"
+    assert set(its[from_any]["peer"]) == {1}  # as torch told when it was there
 
 
 def test_a_message_of_a_group_without_a_name_is_not_noted() -> None:

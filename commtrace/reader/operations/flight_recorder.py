@@ -30,6 +30,7 @@ class Entry(msgspec.Struct):
     input_dtypes: list[str] = []
     output_dtypes: list[str] = []
     called_at: str | None = None
+    source: int | None = None
 
     @property
     def group(self) -> str:

@@ -19,12 +19,16 @@ _LARGEST = 2**63
 
 
 class GroupPlace(Struct, frozen=True):
-    """An operation's group and its number there, how these are known, and the program's line."""
+    """An operation's group and its number there, how these are known, and the program's line.
+
+    ``source`` is the global rank that it came from, where its call named none.
+    """
 
     group: Group | None = None
     seq: int | None = None
     provenance: str | None = None
     called_at: str | None = None
+    source: int | None = None
 
 
 class RankContext(Struct, frozen=True):
@@ -63,16 +67,16 @@ class RankContext(Struct, frozen=True):
         if call is not None:
             end_ns = call.start_ns + call.duration_ns
             entries = self.flight.within(call.start_ns, end_ns, ops)
-        line = entries[0].called_at if entries else None
+        line, source = (entries[0].called_at, entries[0].source) if entries else (None, None)
         group = self.groups.named(naming) if naming is not None else None
         if group is not None:
             seq = naming.seq if naming is not None else None
             if seq is None and entries and entries[0].group == group.name:
-                return GroupPlace(group, entries[0].seq, "flight-recorder", line)
-            return GroupPlace(group, seq, "metadata", line)
+                return GroupPlace(group, entries[0].seq, "flight-recorder", line, source)
+            return GroupPlace(group, seq, "metadata", line, source)
         if entries:
             its = self.groups.called(entries[0].group)
-            return GroupPlace(its, entries[0].seq, "flight-recorder", line)
+            return GroupPlace(its, entries[0].seq, "flight-recorder", line, source)
         candidates = self.groups.candidates(facts.peer)
         return (
             GroupPlace(candidates[0], None, "only-group") if len(candidates) == 1 else GroupPlace()
@@ -95,7 +99,8 @@ class RankContext(Struct, frozen=True):
         if peer not in (None, self.rank):
             return peer
         ranks = place.group.ranks if place.group is not None else None
-        return facts.global_peer if ranks is None or facts.global_peer in ranks else None
+        peer = place.source if facts.global_peer is None else facts.global_peer
+        return peer if ranks is None or peer in ranks else None
 
 
 def row(
