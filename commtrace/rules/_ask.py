@@ -41,6 +41,7 @@ _IF_NOT_NEEDED = 0.5
 _RIVALS = 0.5  # of what takes a model's memory: what takes none comes before it
 _OF_KNOWN = 0.5  # of what else a cause costs: a rule has seen that it is one
 _FAR_LESS = 10
+_OF_RANKS = {"late-receiver", "late-root", "late-sender", "straggler"}
 _OF_UNSURE = 0.5  # times what else is a symptom: what is surer comes before it
 
 
@@ -61,8 +62,8 @@ def diagnose(
     own where its symptoms' would stand. Of what may be needed half counts, of what is unsure three
     quarters; what takes a model's memory comes behind what saves half as much without. None costs
     more than the time it is a share of. A rule that breaks is skipped, with a note. UsageError for
-    an unknown rule or threshold. Where nothing that costs time is found, ``skipped`` has what costs
-    a little less than rules ask for.
+    an unknown rule or threshold. ``skipped`` also has what costs a little less than rules ask for:
+    all of it where nothing that costs time is found, ranks that are late where no other is.
     """
     chosen = {rule_named(name).name() for name in select} or set(RULES)
     chosen -= {rule_named(name).name() for name in ignore}
@@ -71,8 +72,8 @@ def diagnose(
     asked = _answers(run, rules, progress or (lambda *_: None))
     found = tuple(asked.in_order(run))
     skipped = asked.skipped
-    if not any(one.cost_ns for one in found):
-        skipped = {**_little(run, rules), **skipped}
+    if unnamed := _unnamed(rules, found):
+        skipped = {**_little(run, unnamed), **skipped}
     all_broke = 0 < len(chosen) == len(asked.notes)
     return Diagnosis(found, skipped, tuple(asked.notes), all_broke, frozenset(chosen))
 
@@ -114,6 +115,14 @@ def _answers(
         its.found.extend(found)
     shown(len(rules), len(rules))
     return its
+
+
+def _unnamed(rules: list[Rule], found: Collection[Finding]) -> list[Rule]:
+    """Those to ask for what costs little: all if nothing costs, of late ranks if no other is."""
+    costly = {one.rule for one in found if one.cost_ns}
+    if not costly:
+        return rules
+    return [] if costly & _OF_RANKS else [rule for rule in rules if rule.name() in _OF_RANKS]
 
 
 def _little(run: Measures, rules: Collection[Rule]) -> dict[str, str]:

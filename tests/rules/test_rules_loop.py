@@ -449,7 +449,9 @@ def a_little_late(more_us: float, *, large: bool) -> Measures:
     return run.trace()
 
 
-def test_what_costs_a_little_less_than_asked_for_is_told_where_nothing_is_found() -> None:
+def test_what_costs_a_little_less_than_asked_for_is_told_where_nothing_or_no_rank_is_found() -> (
+    None
+):
     few = {"select": ["straggler", "exposed-communication"]}
     little = diagnose(a_little_late(400, large=False), **few)
     assert not little.findings
@@ -458,4 +460,7 @@ def test_what_costs_a_little_less_than_asked_for_is_told_where_nothing_is_found(
     assert "straggler" not in diagnose(a_little_late(100, large=False), **few).skipped
     much = diagnose(a_little_late(400, large=True), **few)
     assert much.findings
-    assert "straggler" not in much.skipped
+    assert much.skipped["straggler"].endswith("(4.0 % of the steps' time)")
+    late = diagnose(a_little_late(800, large=True), **few)
+    assert "straggler" in [finding.rule for finding in late.findings]
+    assert "straggler" not in late.skipped
