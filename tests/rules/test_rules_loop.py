@@ -449,7 +449,7 @@ def a_little_late(more_us: float, *, large: bool) -> Measures:
     return run.trace()
 
 
-def test_what_costs_a_little_less_than_asked_for_is_told_where_nothing_or_no_rank_is_found() -> (
+def test_what_costs_a_little_less_is_told_where_nothing_is_found_or_no_rank() -> (
     None
 ):
     few = {"select": ["straggler", "exposed-communication"]}
