@@ -23,7 +23,7 @@ from commtrace.units import ms
 
 __all__ = ["in_common_time"]
 
-_MOSTLY = 0.5  # of the longest recording
+_MOSTLY, _NEARLY = 0.5, 0.95  # of the longest recording
 _Window = tuple[int, int]
 
 
@@ -54,7 +54,8 @@ def in_common_time(
         "have in common. Mark the same steps on every rank, also where no optimizer steps: call "
         "commtrace.step() once in each round"
     )
-    return [_cut(part, common) for part in parts], [Note(RECORDED_APART, message)]
+    cut = [_cut(part, common) for part in parts]
+    return cut, [Note(RECORDED_APART, message)] if together < _NEARLY * lasts[longest] else []
 
 
 def _whole(part: RankTrace, common: _Window) -> Bool:

@@ -1,8 +1,8 @@
-"""Steps that some ranks have and others do not, as where one alone steps an optimizer.
+"""Steps that some ranks have and others do not, or more of, as where one steps an optimizer alone.
 
-A learner's steps, say, of which dozens follow one exchange with its actors: they divide its own
-time, and not the run's, in which the ranks exchange once in a round. Where most of them communicate
-nothing the run is one without steps.
+A learner's steps, say, of which dozens follow one exchange with its actors, or those on shards of
+unlike lengths between two averages: they divide a rank's own time, and not the run's, in which the
+ranks exchange once in a round. Where most of them communicate nothing the run is one without steps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from commtrace.units import numbered
 __all__ = ["without_lone_steps"]
 
 _MOSTLY = 0.5
+_ALIKE = 0.9  # of as many: of some a window lacks the first or the last
 
 
 def without_lone_steps(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], list[Note]]:
@@ -29,14 +30,19 @@ def without_lone_steps(parts: Sequence[RankTrace]) -> tuple[list[RankTrace], lis
 
     What optimizers and labels mark stays.
     """
-    have = {part.rank for part in parts if _own(part).any()}
-    lack = {part.rank for part in parts} - have
-    if not have or not lack or not all(_alone(part) for part in parts if part.rank in have):
+    marked = {part.rank: distinct(_own_numbers(part)).size for part in parts}
+    have = [rank for rank, count in marked.items() if count]
+    fewest, most = min(marked.values(), default=0), max(marked.values(), default=0)
+    if fewest >= _ALIKE * most or not all(_alone(part) for part in parts if part.rank in have):
         return list(parts), []
+    who = (
+        f"the ranks marked {fewest} to {most} steps"
+        if fewest
+        else f"only {numbered('rank', have)} of {len(marked)} marked steps"
+    )
     message = (
-        f"only {numbered('rank', have)} of {len(have) + len(lack)} marked steps, most of which "
-        "communicate nothing: what is analysed is the run as a whole. Call commtrace.step(), or "
-        "prof.step(), once in each round on every rank"
+        f"{who}, most of which communicate nothing: what is analysed is the run as a whole. Call "
+        "commtrace.step(), or prof.step(), once in each round on every rank"
     )
     return [_without(part) for part in parts], [Note("lone-steps", message)]
 
@@ -48,11 +54,15 @@ def _own(part: RankTrace) -> Bool:
     return own
 
 
+def _own_numbers(part: RankTrace) -> Any:
+    steps: Any = part.columns["steps"]
+    return steps["step"][_own(part)]
+
+
 def _alone(part: RankTrace) -> bool:
     """Whether a rank communicates, but in less than half of its steps."""
-    steps: Any = part.columns["steps"]
     operations: Any = part.columns["collectives"]
-    marked = distinct(steps["step"][_own(part)])
+    marked = distinct(_own_numbers(part))
     communicating = among(marked, operations["step"]).sum()
     return len(operations["step"]) > 0 and bool(communicating < _MOSTLY * marked.size)
 

@@ -6,7 +6,16 @@ import time
 from collections import deque
 from itertools import pairwise
 
-__all__ = ["EVENTS", "LEAST", "MOST", "WITHIN_S", "StepsBefore", "amount", "lengthened"]
+__all__ = [
+    "EVENTS",
+    "LEAST",
+    "MOST",
+    "WITHIN_S",
+    "StepsBefore",
+    "amount",
+    "few_communicate",
+    "is_enough",
+]
 
 LEAST, MOST = 3, 8
 _FURTHEST = 512
@@ -28,36 +37,29 @@ def amount(step_s: float | None, events_per_s: float | None) -> int:
     """
     if step_s is None:
         return LEAST
-    in_time, in_events = _fitting(step_s, events_per_s)
-    return min(max(in_time, LEAST), MOST, max(in_events, 1))
+    in_events = int(EVENTS / (events_per_s * step_s)) if events_per_s else MOST
+    return min(max(int(WITHIN_S / step_s), LEAST), MOST, max(in_events, 1))
 
 
-def lengthened(
-    recorded: int, communicating: int | None, took_s: float, events_per_s: float | None
-) -> int:
-    """So many steps in all that eight communicate, where less than half of those recorded do.
+def few_communicate(recorded: int, communicating: int | None) -> bool:
+    """Whether less than half of the steps do; not where it is unknown, None, how many.
 
-    As where an optimizer steps several times for what was exchanged once. 512 at most, in the same
-    time and events; ``took_s`` is how long those recorded took. No more where it is unknown, None,
-    how many communicate.
-
-    >>> lengthened(8, 2, 0.5, None), lengthened(8, 0, 0.5, None), lengthened(8, 7, 0.5, None)
-    (32, 16, 8)
-    >>> lengthened(8, 1, 0.5, None), lengthened(8, 1, 5.0, None), lengthened(8, 1, 20.0, 1e4)
-    (64, 16, 8)
-    >>> lengthened(8, None, 0.5, None)
-    8
+    >>> few_communicate(8, 3), few_communicate(8, 4), few_communicate(8, None)
+    (True, False, False)
     """
-    if communicating is None or 2 * communicating >= recorded:
-        return recorded
-    wanted = MOST * recorded // communicating if communicating else 2 * recorded
-    return max(min(wanted, _FURTHEST, *_fitting(took_s / recorded, events_per_s)), recorded)
+    return communicating is not None and 2 * communicating < recorded
 
 
-def _fitting(step_s: float, events_per_s: float | None) -> tuple[int, int]:
-    """How many steps of such length fit into the time, and into the events, if these are known."""
-    in_events = int(EVENTS / (events_per_s * step_s)) if events_per_s else _FURTHEST
-    return int(WITHIN_S / step_s), in_events
+def is_enough(recorded: int, took_s: float, events_per_s: float | None) -> bool:
+    """Whether no more steps fit into the time and the events, or are wanted.
+
+    >>> is_enough(32, 0.5, 1e4), is_enough(32, 10.1, 1e4), is_enough(32, 9.0, 1e6)
+    (False, True, True)
+    >>> is_enough(512, 0.5, None)
+    True
+    """
+    events = (events_per_s or 0.0) * took_s
+    return recorded >= _FURTHEST or took_s >= WITHIN_S or events >= EVENTS
 
 
 class StepsBefore:

@@ -72,7 +72,7 @@ class Meeting:
         store = _store()
         if store is None:
             return
-        if patience_s is not None and not self._all_come(store, patience_s):
+        if patience_s is not None and not self._all(store, "coming", patience_s):
             self._note(
                 "clocks were not compared: the ranks do not step equally often; call "
                 "commtrace.step() once in each round"
@@ -89,21 +89,29 @@ class Meeting:
         except RuntimeError as error:
             self._note(f"clocks were not compared: {error}")
 
-    def _all_come(self, store: Any, patience_s: float) -> bool:
+    def _all(self, store: Any, what: str, patience_s: float) -> bool:
         """Whether all ranks are announced, as the first that asks finds it."""
-        coming = [f"{self._keys}/coming of rank {rank}" for rank in range(dist.get_world_size())]
+        coming = [f"{self._keys}/{what} of rank {rank}" for rank in range(dist.get_world_size())]
         until = time.monotonic() + patience_s
         try:
             while not (come := store.check(coming)) and time.monotonic() < until:
                 time.sleep(_POLL_S)
         except RuntimeError:  # of the store: what asks it next says so
             come = False
-        return bool(self.agree("comparison of clocks", int(come)))
+        return bool(self.agree(f"comparison of clocks, {what}", int(come)))
 
-    def read(self) -> None:
-        """Read the clock, if it is connected."""
+    def read(self, patience_s: float | None = None) -> None:
+        """Read the clock, if it is connected; with patience as in ``open``."""
+        store = _store()
         if self._clock is None:
             return
+        if patience_s is not None and store is not None:
+            self.agree(f"end of rank {dist.get_rank()}", 1)
+            with self._timed():
+                ends = self._all(store, "end", patience_s)
+            if not ends:
+                self._note("clocks were compared once: the ranks do not end their steps together")
+                return
         with self._timed():
             found = self._clock.read()
         self.readings += found

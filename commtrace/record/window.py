@@ -12,7 +12,7 @@ import torch
 
 from commtrace.errors import RecordError
 from commtrace.record import labels
-from commtrace.record.amount import EVENTS, LEAST, StepsBefore, lengthened
+from commtrace.record.amount import EVENTS, LEAST, StepsBefore, few_communicate
 from commtrace.record.communicating import Communicating
 from commtrace.record.in_flight import InFlight
 from commtrace.record.job import Plan
@@ -20,6 +20,7 @@ from commtrace.record.operator_cost import recording_adds_ns
 from commtrace.record.own_profiler import OWN
 from commtrace.record.profiler import Profiler
 from commtrace.record.rank_agreement import Meeting
+from commtrace.record.rounds import Rounds
 from commtrace.record.steps_after import StepsAfter
 from commtrace.record.trace_file import TraceFile
 from commtrace.units import counted
@@ -34,6 +35,7 @@ _ELSEWHERE = (
     "its steps end in a thread that does not live until the window's last, or in several: record "
     "fewer, with --steps, or from an earlier one on, with --start-step"
 )
+_PATIENT, _PATIENT_S = 4, 2.0  # steps, or as long
 _LATER = 3  # steps: so long messages that the last one called may be on their way
 
 
@@ -71,6 +73,7 @@ class Window:
         self._first_end_ns = 0
         self._began = self._until = 0.0
         self._communicating = Communicating()
+        self._rounds: Rounds | None = None
         self._whole = Profiler()
         self._profiler = self._whole
         self._step: torch.profiler.record_function | None = None
@@ -242,6 +245,12 @@ class Window:
         """How many whole steps of the window there are."""
         return self._ended + 1 - self._first if self._first else 0
 
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for ranks that have not come to the window's end: some steps."""
+        its_step_s = (time.monotonic() - self._began) / max(self._recorded, 1)
+        return max(_PATIENT * its_step_s, _PATIENT_S)
+
     def _warm_up(self) -> None:
         self._in_flight.watch()
         is_needed = self._whole.runs and self._in_flight.now()  # by messages on their way: goes on
@@ -288,20 +297,24 @@ class Window:
         self._communicating.end()
         self._profiler.extras.step(self._ended)
         self._whole = self._profiler  # there is a step of the window: nobody wants what was before
-        if self._last is None and time.monotonic() >= self._until:
+        if (
+            self._plan.seconds is not None
+            and self._last is None
+            and time.monotonic() >= self._until
+        ):
             self._last = self._meeting.agree("last step", self._ended)
         if self._profiler.was_taken:
             return
         if self._chooses and self._ended == self._last:
             self._lengthen()
-        if self._last is None or self._ended < self._last:
+        if not self._is_over():
             self._mark()
             return
         self._last = self._ended
         if on_their_way := self._in_flight.now():
             self._on_their_way = on_their_way
             self._profiler.pause()
-            self._meeting.read()  # now, as do ranks of which nothing is on its way
+            self._meeting.read(self._patience_s)  # now, as do ranks of which nothing is on its way
             self._meeting.close()
             self._stage = _Stage.ENDING
         else:
@@ -309,17 +322,15 @@ class Window:
 
     def _lengthen(self) -> None:
         """Go on where few of the window's steps communicate."""
-        recorded, took_s = self._recorded, time.monotonic() - self._began
-        communicating, events_per_s = self._communicating.steps, self._before.events_per_s
-        longer = self._ended - recorded
-        longer += lengthened(recorded, communicating, took_s, events_per_s)
-        longer = self._meeting.agree(f"last step after {self._ended}", longer)
-        if longer > self._ended:
-            # Now, when all ranks come here: later those that step unequally are further apart, and
-            # one would wait here for another that waits for what it is to communicate.
-            self._meeting.read()
-            self._meeting.close()
-        self._last = longer
+        if few_communicate(self._recorded, self._communicating.steps):
+            events_per_s = self._before.events_per_s or 0.0
+            its = (self._meeting, self._communicating, self._began, events_per_s)
+            self._rounds, self._last = Rounds(*its), None
+
+    def _is_over(self) -> bool:
+        if self._rounds is not None:
+            return self._rounds.are_over(self._recorded)
+        return self._last is not None and self._ended >= self._last
 
     def _end(self) -> None:
         """The window is over: wait for the messages that its steps called."""
@@ -352,7 +363,7 @@ class Window:
         if not why_partial:
             # While all are here: what was recorded takes one rank seconds longer to gather.
             self._profiler.pause()
-            self._meeting.read()
+            self._meeting.read(self._patience_s)
         self._profiler.stop()
         self._in_flight.ignore()
         self._stage = _Stage.OVER

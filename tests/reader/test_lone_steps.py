@@ -68,3 +68,15 @@ def test_steps_of_the_run_stay(tmp_path: Path, of_0: int, of_1: int) -> None:
     run = load(tmp_path, cache=False)
     assert steps(run) == set(range(1, ROUNDS * of_0 + 1))
     assert "lone-steps" not in {note.code for note in run.notes}
+
+
+def test_of_ranks_that_step_unequally_often_who_has_more_to_do_is_named(tmp_path: Path) -> None:
+    """Between two averages, as on shards of unlike lengths."""
+    write(tmp_path, 0, 9000, ROUNDS, steps=20)
+    write(tmp_path, 1, 3000, ROUNDS, steps=8)
+    run = load(tmp_path, cache=False)
+    (note,) = run.notes
+    assert note.message.startswith("the ranks marked 96 to 240 steps, most of which communicate n")
+    assert not steps(run)
+    first = run.diagnose().findings[0]
+    assert (first.rule, first.ranks) == ("straggler", (0,))

@@ -385,7 +385,7 @@ def test_a_rank_that_alone_steps_an_optimizer_waits_for_no_other(tmp_path: Path)
 @pytest.mark.parametrize(
     ("every", "rounds", "last"),
     [
-        (4, 20, 4 + 8 * 4),  # as a learner's mini-batches, or local SGD
+        (4, 20, 4 + 7 * 4 + 1),  # as a learner's mini-batches, or local SGD: the eighth exchange
         (4, 5, 20),  # the program ends before
         (1, 20, 4 + 8),
         (0, 20, 4 + 8),  # nobody to communicate with
@@ -410,6 +410,31 @@ def test_steps_are_recorded_until_enough_of_them_communicate(
     ranks = 2 if every else 1
     out = record_program([str(script)], world_size=ranks, out=tmp_path / "out")
     assert [rank["steps"] for rank in manifest(out)["ranks"]] == [[5, last]] * ranks
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_ranks_that_step_unequally_often_record_the_same_rounds(tmp_path: Path) -> None:
+    """None waits for another that needs it; nor at the end, where one has no more steps."""
+    script = tmp_path / "federated.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "weight = torch.nn.Parameter(torch.ones(64))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for round in range(20):\n"
+        "    for batch in range(4 + 20 * dist.get_rank()):\n"
+        "        weight.grad = torch.ones(64)\n"
+        "        optimizer.step()\n"
+        "    dist.all_reduce(weight.detach())\n"
+        "dist.destroy_process_group()\n"
+    )
+    out = record_program([str(script)], world_size=2, out=tmp_path / "out")
+    few, many = manifest(out)["ranks"]
+    assert (few["steps"], many["steps"]) == ([5, 33], [5, 8 * 24 + 1])
+    assert many["seconds"] < 9  # the time that a clock waits for another is ten
+    run = commtrace.load(out)
+    assert len(run.operations) == 8
+    assert {note.code for note in run.notes} >= {"lone-steps"}
 
 
 @pytest.mark.usefixtures("preloaded")

@@ -449,9 +449,7 @@ def a_little_late(more_us: float, *, large: bool) -> Measures:
     return run.trace()
 
 
-def test_what_costs_a_little_less_is_told_where_nothing_is_found_or_no_rank() -> (
-    None
-):
+def test_what_costs_a_little_less_is_told_where_nothing_is_found_or_no_rank() -> None:
     few = {"select": ["straggler", "exposed-communication"]}
     little = diagnose(a_little_late(400, large=False), **few)
     assert not little.findings
