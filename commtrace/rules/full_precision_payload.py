@@ -14,7 +14,7 @@ from commtrace.causal.savings import of_transfers
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import most_exposed
 from commtrace.metrics.run.bandwidth import fitted, hidden, on_gpus, served, streams
-from commtrace.metrics.run.double_products import double_products_ns
+from commtrace.metrics.run.double_products import double_products_ns, double_share
 from commtrace.metrics.run.joined_rows import rows_of_operations
 from commtrace.metrics.run.master_gathers import master_gathers
 from commtrace.metrics.run.whole import trains, wall_ns, worth_reporting
@@ -62,10 +62,11 @@ class FullPrecisionPayload(Rule, frozen=True):
 
     Blind spots
         Some gradients need float32: sums over many ranks or micro-batches, small losses
-        without scaling. Compare the loss curves. Without kernels, on the CPU, the precision
-        of the compute is not known: float64 is named with low confidence, since few models
-        compute in it; and so are masters, since the trace does not say what type they are copied
-        to: float32 parameters with compressed gradients look the same.
+        without scaling. Compare the loss curves. Without kernels, on the CPU, and without
+        shapes the precision of the compute is not known: float64 is named with low confidence,
+        since few models compute in it; with shapes a solver that computes in it is left alone.
+        Masters are named with low confidence, since the trace does not say what type they are
+        copied to: float32 parameters with compressed gradients look the same.
     """
 
     may_be_needed: ClassVar[bool] = True
@@ -88,8 +89,13 @@ class FullPrecisionPayload(Rule, frozen=True):
             yield from self._of(run, _single(half, self.min_half_share))
         if masters.size:
             yield from self._of(run, _MASTERS, masters)
-        if is_double and (double or 0.0) < self.min_half_share:
-            payload = _double(double, self.min_half_share, trains=trains(run))
+        of, meant = "matrix kernels", not trains(run)
+        if double is None and is_double:  # by operators: a model may compute in it by mistake
+            of, double = "operators", double_share(run)
+        elif is_double:
+            meant = True
+        if is_double and not (meant and (double or 0.0) >= self.min_half_share):
+            payload = _double(double, self.min_half_share, of, trains=trains(run))
             its = (*self._of(run, payload), *self._computed(run))
             yield from sorted(its, key=lambda one: -one.cost_ns)[:1]
 
@@ -245,16 +251,16 @@ def _advice(some: Rows, run: Measures) -> str:
     return f"try {how}, and compare the loss: gradients can need float32"
 
 
-def _double(double: float | None, most: float, *, trains: bool) -> _Payload:
+def _double(double: float | None, most: float, of: str, *, trains: bool) -> _Payload:
     advice = "make the tensors float32 before they are sent, unless the model computes in float64"
     least = _OF_TRAINING if trains else 1.0
-    if double is None:
+    if double is None or double >= most:
         return _Payload("float64", "in which few models compute", "four", (), advice, least)
     return _Payload(
         "float64",
-        f"while {percent(double, 1)} of the matrix kernels' time is in double precision",
+        f"while {percent(double, 1)} of the {of}' time is in double precision",
         "four",
-        (Evidence("matrix kernels in double", 100 * double, "%", 100 * most),),
+        (Evidence(f"{of} in double", 100 * double, "%", 100 * most),),
         advice,
         least,
     )

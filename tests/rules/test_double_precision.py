@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.diagnosis import Finding
-from commtrace.metrics.run.double_products import double_products_ns
+from commtrace.metrics.run.double_products import double_products_ns, double_share
 from commtrace.rules import diagnose
 from commtrace.rules.full_precision_payload import FullPrecisionPayload
 from commtrace.run import load
@@ -50,7 +50,25 @@ def test_a_model_in_float64_takes_twice_as_long(recorded: Path, tmp_path: Path) 
 def test_a_solver_may_need_it(recorded: Path, tmp_path: Path) -> None:
     folder = converted(recorded / "ddp_training" / "gloo-4", tmp_path, label="update")
     assert double_products_ns(load(folder).measures) == 0
+    assert double_share(load(folder).measures) == 1
     assert not found(folder)
+    assert not [*FullPrecisionPayload(min_step_share=1e-4).check(load(folder).measures)]
+
+
+def test_what_computes_in_float32_and_sends_float64_is_sure(recorded: Path, tmp_path: Path) -> None:
+    """All operators but the collectives are back to float32."""
+    for file in converted(recorded / "ddp_training" / "gloo-4", tmp_path, label="u").iterdir():
+        its = json.loads(file.read_text())
+        for event in its["traceEvents"]:
+            if event["name"].startswith("aten::") and "Input type" in event["args"]:
+                types = [one.replace("double", "float") for one in event["args"]["Input type"]]
+                event["args"]["Input type"] = types
+        file.write_text(json.dumps(its))
+    run = load(tmp_path).measures
+    assert double_share(run) == 0
+    rule = FullPrecisionPayload(min_bytes=1, min_step_share=1e-4, large_step_share=1e-4)
+    (finding,) = rule.check(run)
+    assert "while 0 % of the operators' time is in double precision" in finding.summary
 
 
 @pytest.mark.parametrize(

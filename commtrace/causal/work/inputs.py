@@ -14,7 +14,7 @@ from msgspec.json import decode
 from commtrace.arrays import NULL, Int64, distinct, spread
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.compared_with import compared_with
-from commtrace.causal.work.worked_on import Done, What, WorkedOn, worked_on
+from commtrace.causal.work.worked_on import Done, What, WorkedOn, holds_sparse, worked_on
 from commtrace.comms import canonical_dtype, element_bytes
 from commtrace.measures import measure
 from commtrace.units import clean
@@ -169,7 +169,11 @@ def _compared(late: WorkedOn, others: WorkedOn) -> Inputs:
             larger[name] = min(longer_ns, usual_ns * (times * times - 1)) if other else longer_ns
     names = sorted(larger, key=lambda name: -larger[name])[:_NAMED]
     all_ns = _time_ns(late)
-    same = sum(its.time_ns for what, its in late.items() if _often(others, what) == its.times)
+    same = sum(
+        its.time_ns
+        for what, its in late.items()
+        if _often(others, what) == its.times and not holds_sparse(what.name)
+    )
     return Inputs(
         larger_ns=sum(larger.values()),
         names=tuple(names),
