@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
 
 
+_SPARSE = 4  # times the bytes: rows one by one come with their numbers, are sorted and summed
+
+
 class ByteInflation(Rule, frozen=True):
     """Operations move several times the bytes that their result needs.
 
@@ -39,7 +42,8 @@ class ByteInflation(Rule, frozen=True):
         On CPUs also an all_gather of whose parts the program makes the sum, or the mean, and
         nothing else before: n/2 times the bytes of an all_reduce, and each sums what one could.
         All_reduces of the whole gradients of embedding tables, of 1 MB or more, of which a step
-        uses so few rows that exchanging these moves less: known from the shapes of what looks up.
+        uses so few rows that exchanging these moves a quarter or less: known from the shapes of
+        what looks up.
         Gradients that DDP all_reduces of more than twice as many numbers as the optimizer updates:
         known from the shapes of its operators, of all that it may update.
 
@@ -113,7 +117,7 @@ class ByteInflation(Rule, frozen=True):
             gain = of_transfers(run, its.operations, its.less_ns, estimate, self.min_step_share)
             inflation = 1 / max(its.table.needed(its.ranks), 1e-9)
             worth = worth_reporting(gain.cost_ns, run, self.min_step_share)
-            if not worth or inflation < self.inflation:
+            if not worth or inflation < max(self.inflation, _SPARSE):
                 continue
             table, used = its.table, its.ranks * its.table.used
             whose = "gradient of an embedding table,"

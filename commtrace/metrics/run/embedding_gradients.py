@@ -33,7 +33,7 @@ _DENSE = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward
 _MULTIPLIES = tuple(
     f"aten::{name}" for name in ("addmm", "baddbmm", "bmm", "linear", "matmul", "mm", "t")
 )
-_ONCE = 1.5  # times a step, of the same size: the window cuts a step
+_SELDOM, _ONCE = 0.5, 1.5  # times a step, of the same size: the window cuts a step
 _BACKWARD = re.compile(r"EmbeddingBackward|EmbeddingBagBackward|embedding.*(?:backward|grad)", re.I)
 _LEAST_BYTES = 1_000_000
 _FILLS = 0.9
@@ -100,13 +100,14 @@ def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
     """
     its, found = large_sums(run), list[SparseSums]()
     many, group = elements(its), its.coded("communicator")
-    often = np.bincount(codes(group, many))[codes(group, many)] > _ONCE * step_count(run)
-    left = {whole: whole for whole in distinct(many[~often]).tolist()}
+    count = np.bincount(codes(group, many))[codes(group, many)] / max(step_count(run), 1)
+    once = (count > _SELDOM) & (count <= _ONCE)
+    left = {whole: whole for whole in distinct(many[once]).tolist()}
     for table in _tables(run) if left else ():
         table, held = _filling(table, left)
         for whole, count in held.items():
             left[whole] -= count * table.elements
-        carry = ~often & among(many, np.array([*held], np.int64))
+        carry = once & among(many, np.array([*held], np.int64))
         if not carry.any():
             continue
         mine, of = its.take(carry), many[carry]
