@@ -26,7 +26,7 @@ from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct
+from commtrace.metrics.run.whole import has_steps, of_time, part_of_time, share_pct, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._advice import advice, in_the_mean
 from commtrace.rules._pipeline_waits import may_be_a_bubble
@@ -78,7 +78,7 @@ def delays(
     is what they are in these operations. CannotLook where replays say nothing.
     """
     for culprit in culprits(run, min_step_share).found:
-        if not culprit.waits.call.size:
+        if not culprit.waits.call.size or _hardly_shared(run, culprit, min_step_share):
             continue
         awaited = awaited_in(run, culprit)
         computes = awaited in ("send", "recv") and does_more(run, culprit)
@@ -92,6 +92,11 @@ def delays(
                 explains=() if computes and awaited == kind else its.explains,
                 behind=culprit.in_turn,
             )
+
+
+def _hardly_shared(run: Measures, culprit: Culprit, min_step_share: float) -> bool:
+    """Whether sharing evenly what it does more saves too little, as of a last stage's loss."""
+    return culprit.shared and not worth_reporting(culprit.on_top_ns, run, min_step_share)
 
 
 def _finding(
