@@ -10,10 +10,11 @@ import numpy as np
 from commtrace.arrays import distinct
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.work.cores import processor
+from commtrace.causal.work.busy import host_busy
+from commtrace.causal.work.cores import Processor, processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.looks import Longer, longer_at
-from commtrace.intervals import union
+from commtrace.intervals import total, union
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.rank.timelines import starved_when
 from commtrace.metrics.run.host_speed import slower_operators
@@ -127,7 +128,18 @@ def of_host(culprit: Culprit, run: Measures) -> str:
     if runs or worked > _WORKED * parts["host"]:
         pickles = _sends_objects(culprit, run) and not _is_elsewhere(culprit, run, there)
         return _PICKLES if pickles else _IN_PYTHON
-    return _WAITING if worked < _WAITED * parts["host"] else ANYTHING
+    waits = worked < _WAITED * parts["host"] and not _ran_much(culprit, run, took)
+    return _WAITING if waits else ANYTHING
+
+
+def _ran_much(culprit: Culprit, run: Measures, took: Processor) -> bool:
+    """Whether its processes ran for as long beside operators, be it less than the others'.
+
+    As a server's does, whose workers compute.
+    """
+    operators = sum(total(host_busy(run, rank)) for rank in culprit.ranks)
+    beside = took.all_ns * len(culprit.ranks) - operators
+    return beside > culprit.parts_ns["host"]
 
 
 def _of_slow_host(culprit: Culprit, run: Measures) -> str | None:

@@ -127,10 +127,11 @@ def _foreign_load(run: Measures, of_host: list[int]) -> float | None:
 
 
 class Processor(Struct, frozen=True):
-    """The processor time of some ranks' processes: beyond what is usual, and in multiples of it."""
+    """The processor time of ranks' processes: beyond what is usual, in multiples of it, all."""
 
     more_ns: float
     times: float
+    all_ns: float
 
 
 def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
@@ -145,7 +146,7 @@ def processor(run: Measures, ranks: Collection[int]) -> Processor | None:
         return None
     mean, usual = float(shares[mine].mean()), median(shares[~mine])
     all_ns = float(run_graph(run).step_ns.sum())
-    return Processor((mean - usual) * all_ns, mean / max(usual, 1e-9))
+    return Processor((mean - usual) * all_ns, mean / max(usual, 1e-9), mean * all_ns)
 
 
 @measure

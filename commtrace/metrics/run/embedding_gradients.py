@@ -100,8 +100,8 @@ def sparse_sums(run: Measures) -> tuple[SparseSums, ...]:
     """
     its, found = large_sums(run), list[SparseSums]()
     many, group = elements(its), its.coded("communicator")
-    count = np.bincount(codes(group, many))[codes(group, many)] / max(step_count(run), 1)
-    once = (count > _SELDOM) & (count <= _ONCE)
+    a_step = np.bincount(codes(group, many))[codes(group, many)] / max(step_count(run), 1)
+    once = (a_step > _SELDOM) & (a_step <= _ONCE)
     left = {whole: whole for whole in distinct(many[once]).tolist()}
     for table in _tables(run) if left else ():
         table, held = _filling(table, left)
