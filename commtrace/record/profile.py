@@ -117,10 +117,14 @@ def keep_groups() -> None:
     When a group ends torch waits for gloo's threads, with the interpreter in its hands; these may
     wait for that, to let go of a tensor, and both would wait for ever. Nor do they go with the
     interpreter: a thread that wants it then ends the process instead (``std::terminate``). So
-    nobody ever lets go of them.
+    nobody ever lets go of them. Who belongs to them is remembered, too.
     """
     for group in dist.distributed_c10d._world.pg_map:
         _keep(group)
+    for config in _configs():
+        _ended[config["pg_name"]] = config
+        if len(_ended) > _MOST_ENDED:
+            del _ended[next(iter(_ended))]
 
 
 def _keep(group: object) -> None:
@@ -185,12 +189,25 @@ def unstoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+_MOST_ENDED = 1024
+_ended: dict[str, dict[str, Any]] = {}  # groups that have ended, or will, by name
+
+
 def communication(since_ns: int) -> dict[str, Any]:
     """What the flight recorder noted since then, and all process groups."""
-    # The profiler notes the groups when a window opens; those made within it come later.
-    configs = getattr(dist.distributed_c10d, "_get_all_pg_configs", None)
-    groups = configs() if configs and dist.is_initialized() else None
-    return {"flight_recorder": flight.dump(since_ns), "groups": groups}
+    # The profiler notes the groups when a window opens; those made within it come later, and
+    # those that have ended it does not know.
+    noted = flight.dump(since_ns)
+    groups = _configs()
+    known = {config["pg_name"] for config in groups}
+    called = {entry["process_group"][0] for entry in (noted or {}).get("entries", ())}
+    groups += [_ended[name] for name in sorted(called - known) if name in _ended]
+    return {"flight_recorder": noted, "groups": groups or None}
+
+
+def _configs() -> list[dict[str, Any]]:
+    configs: Any = getattr(dist.distributed_c10d, "_get_all_pg_configs", None)
+    return [*configs()] if configs and dist.is_initialized() else []
 
 
 def whereabouts() -> dict[str, Any]:

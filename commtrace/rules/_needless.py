@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, codes, first_rows
+from commtrace.arrays import NULL, codes, distinct, first_rows
 from commtrace.diagnosis import Evidence
 from commtrace.quantiles import median
 from commtrace.rules._parameter_gathers import KEPT
@@ -256,6 +256,19 @@ def pickled(exchanged: Rows) -> Said:
         "bytes; objects only now and then (the saving is the telling of their lengths, and what "
         "runs no operator right before and behind, all of it pickling or not)",
         "low",
+        too_many=False,
+    )
+
+
+def new_groups(firsts: Rows) -> Said:
+    count = distinct(firsts.ints("operation")).size
+    return Said(
+        "a process group is made in every step, and used in no other",
+        Evidence("groups", count, "groups"),
+        ("a group's first operation: it is what runs no operator right before that",),
+        "make it once, before the loop: for each all ranks meet at the store (the saving is what "
+        "runs no operator right before its first operation, all of it for that or not)",
+        "medium",
         too_many=False,
     )
 

@@ -10,7 +10,12 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, distinct
 from commtrace.causal.edits.not_issued import not_issued, not_waited_in
-from commtrace.causal.edits.object_edits import as_tensors, states_as_tensors, without_objects
+from commtrace.causal.edits.object_edits import (
+    as_tensors,
+    idling_less,
+    states_as_tensors,
+    without_objects,
+)
 from commtrace.causal.edits.own_pace import at_own_pace
 from commtrace.causal.edits.run_edits import as_measured, saved_by
 from commtrace.causal.replay.graph import Lags, changes
@@ -28,6 +33,7 @@ from commtrace.metrics.run.gathered_logits import gathered_logits
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
 from commtrace.metrics.run.known_already import sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
+from commtrace.metrics.run.new_groups import firsts_of_new_groups
 from commtrace.metrics.run.objects_in_steps import (
     exchanged_objects,
     messages_of_objects,
@@ -55,7 +61,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Nineteen kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Twenty kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, by DDP, FSDP, or the program itself right behind each backward
         pass, though the last of the accumulation reduces the same sizes again. Gradients that a
         pass reduces for another model's optimizer, whose own pass reduces the same sizes and
@@ -86,7 +92,8 @@ class Redundant(Rule, frozen=True):
         (``send_object_list``), or ten times in a run without steps, for what pickles them and tells
         their lengths.
         All_gathers of 10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount)
-        works on as they are: logits, of which ranks can compute that of what each has.
+        works on as they are: logits, of which ranks can compute that of what each has. Groups that
+        only one step uses each, in most steps: ``new_group`` in the loop.
 
     Why it costs time
         The bytes cross the links once more for a result that is thrown away, or known.
@@ -158,6 +165,7 @@ class Redundant(Rule, frozen=True):
             (_needless.pickled, rows.take(exchanged_objects(rows))),
             (_needless.pickled, messages_of_objects(run)),
             (_needless.logits, rows.take(logits)),
+            (_needless.new_groups, rows.take(firsts_of_new_groups(rows))),
         ):
             edit = _EDITS.get(say, not_issued)
             cost = _cost_ns(run, found, edit, as_measured(run)) if len(found) else 0
@@ -255,6 +263,7 @@ _EDITS = {
     _needless.objects: without_objects,
     _needless.states: states_as_tensors,
     _needless.pickled: as_tensors,
+    _needless.new_groups: idling_less,
 }
 
 

@@ -131,6 +131,29 @@ def test_a_recording_tells_the_lines_that_call_messages_and_their_groups(
     assert set(its[from_any]["peer"]) == {1}  # as torch told when it was there
 
 
+NEW_GROUPS = """
+import commtrace, torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+for _ in range(9):
+    group = dist.new_group([1, 0])
+    dist.all_reduce(torch.ones(2), group=group)
+    dist.destroy_process_group(group)
+    commtrace.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_recording_knows_whose_the_groups_were_that_have_ended(
+    five_steps: Callable[[str, str], Path],
+) -> None:
+    run = commtrace.load(five_steps("groups.py", NEW_GROUPS))
+    assert run.collectives["group"].nunique() == len(run.operations) == 5
+    assert run.operations["present"].eq(2).all()
+
+
 def test_a_message_of_a_group_without_a_name_is_not_noted() -> None:
     noted = len(messages.entries(0))
     messages.note("send", dist.ProcessGroup(0, 1), 1, 2)

@@ -18,7 +18,7 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["as_tensors", "doing_less", "states_as_tensors", "without_objects"]
+__all__ = ["as_tensors", "doing_less", "idling_less", "states_as_tensors", "without_objects"]
 
 _BYTES_PER_NS = 0.004  # pickled or unpickled where they are many small tensors
 _USUAL_BYTES_PER_NS = 0.02  # made into lists and pickled, or back
@@ -131,6 +131,11 @@ def _bounds(run: Measures, which: Bool) -> _Bounds:
         here[carry],
         calls.operation[here[carry]].astype(np.int64),
     )
+
+
+def idling_less(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
+    """The hosts do nothing before these calls (a flag for each) in which no operator runs."""
+    return doing_less(run, np.where(which, idle_ns(run), 0.0), lag_ns)
 
 
 def doing_less(run: Measures, less_ns: Float64, lag_ns: Lags) -> Lags:
