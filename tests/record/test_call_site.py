@@ -145,13 +145,13 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.usefixtures("preloaded")
 def test_a_recording_knows_whose_the_groups_were_that_have_ended(
     five_steps: Callable[[str, str], Path],
 ) -> None:
     run = commtrace.load(five_steps("groups.py", NEW_GROUPS))
     assert run.collectives["group"].nunique() == len(run.operations) == 5
     assert run.operations["present"].eq(2).all()
+    assert set(run.groups["group"]) == {"0", *run.collectives["group"]}, run.groups
 
 
 def test_a_message_of_a_group_without_a_name_is_not_noted() -> None:
