@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from commtrace.errors import UsageError
 from commtrace.record import conceal, without, workloads
+from commtrace.record.environment import cuda_devices
 from commtrace.record.folder import new_folder
 from commtrace.record.job import Backend, Job, ranks_share_devices
 from commtrace.record.nodes import Place
 from commtrace.record.session import Session
 
-__all__ = ["TIMEOUT_S", "cuda_devices", "record"]
+__all__ = ["TIMEOUT_S", "record"]
 
 TIMEOUT_S = 60.0
 """After this long in one operation a workload's rank has hung."""
@@ -95,16 +95,3 @@ def _where(backend: str | None, world_size: int | None) -> tuple[Backend, int]:
             "NCCL_MULTI_RANK_GPU_ENABLE=1"
         )
     return "nccl", world_size or devices
-
-
-def cuda_devices() -> int:
-    """How many CUDA devices NCCL could use. Raises UsageError without PyTorch."""
-    if find_spec("torch") is None:
-        raise UsageError("recording needs PyTorch: pip install torch")
-    try:
-        import torch
-    except ImportError as error:  # as where a library of its is missing
-        raise UsageError(f"PyTorch cannot be imported: {error}; reinstall it") from None
-
-    usable = torch.cuda.is_available() and torch.distributed.is_nccl_available()
-    return torch.cuda.device_count() if usable else 0

@@ -11,9 +11,9 @@ from shutil import which
 
 from commtrace.errors import UsageError
 from commtrace.record import external, without
+from commtrace.record.environment import cuda_devices
 from commtrace.record.folder import new_folder
 from commtrace.record.job import Plan, Program
-from commtrace.record.launch import cuda_devices
 from commtrace.record.nodes import Place
 from commtrace.record.session import Session
 

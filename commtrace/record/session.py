@@ -17,15 +17,13 @@ from commtrace.errors import RecordError, UsageError
 from commtrace.record import manifest, nccl
 from commtrace.record.clock import Reading
 from commtrace.record.culprit import Failure
+from commtrace.record.environment import defaults as usual
 from commtrace.record.folder import Follower, NewFolder, tidy_logs
 from commtrace.record.nodes import Nodes, Place, meet
 from commtrace.record.processes import GRACE_S, Ranks
 from commtrace.record.report import LAUNCHER
 
-__all__ = ["FLIGHT_RECORDER", "Interrupted", "Session"]
-
-# Operations that it keeps; gloo's is off unless this is set.
-FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "20000"}
+__all__ = ["Interrupted", "Session"]
 
 _OF_ALL = ("backend", "over", "rank", "world_size", "clock_probe", "spawned")
 """What a rank tells that is not its own."""
@@ -238,7 +236,7 @@ def _environment(place: Place, defaults: Mapping[str, str]) -> dict[str, str]:
     names = dict(socket.if_nameindex()).values()
     alone = place.nodes == 1 and "lo" in names
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if alone else {}
-    return {**FLIGHT_RECORDER, **defaults, **loopback, **os.environ}
+    return {**usual(), **defaults, **loopback, **os.environ}
 
 
 def _environments(

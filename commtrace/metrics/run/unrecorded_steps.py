@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ADDED", "SLOWED", "UNRECORDED_STEP", "Pace", "pace", "recording_adds_ns", "slowed"]
 
-_MEMORY = (
-    "recording also breaks up memory, which GLIBC_TUNABLES=glibc.malloc.tcache_count=1 may spare"
-)
 SLOWED = "slowed-by-recording"
 """The note's code."""
 UNRECORDED_STEP = "median step that is not recorded"
@@ -130,8 +127,6 @@ def slowed(run: Measures) -> tuple[Note, ...]:
     )
     if its.is_far_slower:
         message += "; if the first steps also have more to do, record later ones (--start-step)"
-        if not len(run.rows("kernels")):
-            message += f"; {_MEMORY}"
     return (Note(SLOWED, message),)
 
 
