@@ -280,13 +280,14 @@ def _verb(exchanged: Rows) -> str:
 
 def logits(gathered: Rows) -> Said:
     return Said(
-        "logits are gathered, of which every rank computes the same loss, probabilities or metric",
+        "logits are gathered, it seems, of which every rank computes the same loss, probabilities, "
+        "metric or counts",
         Evidence("largest", float(gathered.ints("size_bytes").max()) / 1e6, "MB"),
         ("parameters: a softmax, or a count, comes right behind them, and no product of matrices",),
         "compute the loss of shards: where ranks have parts of the vocabulary exchange each "
         "token's maximum, sum of exponentials and target's logit (loss_parallel, a "
         "vocabulary-parallel cross entropy); where they have tokens, average their losses; to "
-        "sample, gather each rank's top k of the last position; of a metric all_reduce the counts "
-        "that each rank has of its own part",
+        "sample, gather each rank's top k of the last position; of a metric, or of clusters, "
+        "all_reduce the sums and counts that each rank has of its own part",
         "medium",
     )

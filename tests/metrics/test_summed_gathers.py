@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 
 from commtrace.measures import Measures
+from commtrace.metrics.run.first_operators import FirstOperators
 from commtrace.rules import diagnose
 from commtrace.synthetic import BASE_NS, Tiny
+from commtrace.table import Coded
 
 STEPS, STEP_US = 4, 10_000
 
@@ -58,3 +63,21 @@ def test_of_two_ranks_an_all_reduce_moves_as_much_but_spares_summing() -> None:
     (its,) = diagnose(run, select=["byte-inflation"]).findings
     assert "which sums them in 0.3 ms: an all_reduce does both" in its.summary
     assert its.cost_ns == pytest.approx((STEPS - 1) * 0.3e6, rel=0.05)  # the last holds up nobody
+
+
+@pytest.mark.parametrize(
+    ("shape", "needless"),
+    [([4, 1 << 20], True), ([1 << 22], False), ([1 << 21], True)],
+)
+def test_what_is_summed_as_one_long_row_is_no_sum_of_parts(
+    shape: list[int], needless: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a vector's entries are, of which each rank has computed its own: of 2 to the 22."""
+    names, shapes, types = (
+        Coded.of([its]) for its in ("aten::sum", json.dumps([shape, []]), '["float", ""]')
+    )
+    one = np.ones(1, np.int64)
+    its = FirstOperators(names, shapes, types, np.zeros(1, np.bool_), one, one)
+    monkeypatch.setattr("commtrace.metrics.run.used_gathers.first_operators", lambda _: its)
+    run = gathered("aten::sum", "aten::mm")
+    assert bool(diagnose(run, select=["byte-inflation"]).findings) == needless

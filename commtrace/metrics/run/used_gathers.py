@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.json import decode
 
-from commtrace.arrays import NULL, Bool, Int64, codes, distinct, first_rows
+from commtrace.arrays import NULL, Bool, Int64, among, codes, distinct, first_rows
 from commtrace.measures import measure
 from commtrace.metrics.run.calls import called
+from commtrace.metrics.run.elements import elements
+from commtrace.metrics.run.first_operators import first_operators, numbers_in
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.operators_behind import calling_threads
 from commtrace.metrics.run.used_between import MOVES
@@ -67,9 +70,28 @@ def summed_gathers(run: Measures) -> UsedGathers:
     """The all_gathers on CPUs of whose parts the next thing that is made is their sum.
 
     Of those groups, types and sizes of which nearly all are: the first rank of each tells it, by
-    what runs behind its call.
+    what runs behind its call. Where shapes were recorded not of those whose whole is only summed
+    as one long row: that is no sum of parts.
     """
-    return _followed(run, _MOVES, _summing_ns)
+    its = _followed(run, _MOVES, _summing_ns)
+    if not len(its.operations):
+        return its
+    of_parts = ~among(elements(its.operations), _summed_as_one(run))
+    return UsedGathers(its.operations.take(of_parts), its.then_ns[of_parts])
+
+
+def _summed_as_one(run: Measures) -> Int64:
+    """How many elements all tensors have that are summed in one dimension, and in no two."""
+    its = first_operators(run)
+    if its is None:
+        return np.zeros(0, np.int64)
+    its = its.take(its.name.where(_SUMS.__contains__))
+    found: dict[int, set[int]] = {}
+    for row in range(its.count.size):
+        shape = next(iter(decode(str(its.shapes.at(row)))), None)
+        if isinstance(shape, list):
+            found.setdefault(numbers_in(shape), set()).add(len(shape))
+    return np.array([many for many, dimensions in found.items() if dimensions == {1}], np.int64)
 
 
 @measure
