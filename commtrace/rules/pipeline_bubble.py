@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import distinct
+from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.causal.savings import of_unrecorded
 from commtrace.diagnosis import CannotLook, Evidence, Finding
@@ -22,6 +23,7 @@ from commtrace.rules._pipeline_waits import (
     fixed_ns,
     for_culprits_ns,
     idle_ns,
+    may_be_a_bubble,
     step_messages,
 )
 from commtrace.rules._rule import Rule
@@ -171,7 +173,15 @@ class PipelineBubble(Rule, frozen=True):
             ruled_out=() if uneven else ("uneven stages: the waits are what equal ones must cost",),
             advice=_advice(most, stages, batches, uneven=uneven, run=run),
             confidence="low" if batches is None or unsure else "medium",
+            explains=self._in_turn(run) if batches == most.chunks else None,
         )
+
+    def _in_turn(self, run: Measures) -> tuple[str, ...] | None:
+        """With one micro-batch stages can only take turns: who may only seem late is a symptom."""
+        found = culprits(run, self.min_step_share).found
+        if not found or not all(its.doubt and may_be_a_bubble(run, its) for its in found):
+            return None
+        return (*self.explains, "straggler")
 
     @staticmethod
     def bad() -> Measures:
