@@ -17,7 +17,7 @@ __all__ = ["HIDDEN", "arguments", "environment", "message", "settings"]
 
 HIDDEN = "***"
 
-_CONCERNS = re.compile(r"(?:NCCL|TORCH|CUDA|GLOO)_\w+|OMP_NUM_THREADS", re.ASCII)
+_CONCERNS = re.compile(r"(?:NCCL|TORCH|CUDA|GLOO)_\w+|GLIBC_TUNABLES|OMP_NUM_THREADS", re.ASCII)
 _SETTING = re.compile(r"[\w.,:;^=+ -]{0,200}", re.ASCII)  # neither a path nor an address
 _PLAIN = re.compile(r"[\w.-]{0,40}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)

@@ -89,13 +89,11 @@ class FullPrecisionPayload(Rule, frozen=True):
             yield from self._of(run, _single(half, self.min_half_share))
         if masters.size:
             yield from self._of(run, _MASTERS, masters)
-        of, meant = "matrix kernels", not trains(run)
+        of, meant, most = "matrix kernels", True, self.min_half_share
         if double is None and is_double:  # by operators: a model may compute in it by mistake
-            of, double = "operators", double_share(run)
-        elif is_double:
-            meant = True
+            of, double, meant, most = "operators", double_share(run), not trains(run), _HARDLY
         if is_double and not (meant and (double or 0.0) >= self.min_half_share):
-            payload = _double(double, self.min_half_share, of, trains=trains(run))
+            payload = _double(double, most, of, trains=trains(run))
             its = (*self._of(run, payload), *self._computed(run))
             yield from sorted(its, key=lambda one: -one.cost_ns)[:1]
 
@@ -207,6 +205,7 @@ def _single(half: float, least: float) -> _Payload:
     )
 
 
+_HARDLY = 0.05  # of the operators' time: who computes more in float64 may mean it
 _OF_TRAINING = 0.1  # of the bytes: hardly any float64 is meant there; solvers need their digits
 _TIMES_AS_LONG = 2  # as in float32: a vector register holds half as many
 _IN_SINGLE = (

@@ -83,6 +83,8 @@ def test_the_manifest_says_what_ran_where(two_at_once: tuple[Path, Path]) -> Non
     assert (content["backend"], content["world_size"]) == ("gloo", 2)
     assert content["versions"]["torch"] == torch.__version__
     assert content["environment"]["TORCH_FR_BUFFER_SIZE"]
+    if not torch.cuda.is_available() and "GLIBC_TUNABLES" not in os.environ:
+        assert content["environment"]["GLIBC_TUNABLES"] == "glibc.malloc.tcache_count=1"
     assert content["files"] == [
         {"rank": 0, "file": "rank0.json.gz"},
         {"rank": 1, "file": "rank1.json.gz"},

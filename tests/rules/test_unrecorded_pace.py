@@ -273,8 +273,9 @@ def looping(manifest: dict[str, Any], *, steps: bool) -> list[Finding]:
 
 
 def test_recording_slows_many_operators_more_than_long_ones() -> None:
+    """Half a microsecond each, 2.5 ms; of what is left all take a fifth less: 10 ms, and 7.5."""
     (finding,) = looping(unrecorded(*[15_000] * 10), steps=True)
-    assert finding.cost_ns / 8e6 == pytest.approx(4, rel=0.05)
+    assert finding.cost_ns / 8e6 == pytest.approx(0.8 * 7.5, rel=0.05)
 
 
 def test_without_steps_operators_are_as_much_faster_as_the_recorder_measured() -> None:

@@ -31,7 +31,7 @@ _IN_STEP = 0.7  # of a step of the graph's: a host whose steps are shorter runs 
 _TRIES = 6  # halves: to 1 % of it
 _LAUNCH_NS = 1_000_000  # what takes a host longer is no launch
 _LEAST_OF_OPERATORS = 1 / 10  # of the time that they took on CPUs
-_ADDS_NS = 5_000  # at most, to an operator; more is memory that large ones take anew
+_ADDS_NS = 500  # at most, to an operator: as measured; more is of what takes memory and cores
 
 
 class _Factors(NamedTuple):
@@ -57,7 +57,7 @@ def at_own_pace(run: Measures, lag_ns: Lags) -> Lags:
     With GPUs all that takes a host up to 1 ms between two launches: longer, it does other things,
     which recording does not slow. Where that is not enough these, too, are shorter: later steps
     have less of them, as a new shape's plans are made once. Without GPUs each operator takes so
-    much less, up to 5 µs; where that is not enough, all that they take and what lies between two
+    much less, up to 0.5 µs; where that is not enough, all that they take and what lies between two
     unless it is long is shorter alike, then also transfers of up to 1 ms, whose ends gloo's threads
     note. Without steps each operator takes less by what the recorder measured. The same lags where
     nobody knows.
