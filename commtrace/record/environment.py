@@ -13,11 +13,13 @@ _FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "20000"}
 # Of what a profiler keeps beside each tensor glibc sets freed pieces aside. In the gaps between
 # them the next tensor of that size finds no room, so that each step's memory is new.
 _ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1"}
+# Where there is no GPU a torch that is built for some reports that as an error of each profile.
+_QUIET = {"KINETO_LOG_LEVEL": "5"}
 
 
 def defaults() -> dict[str, str]:
     """The flight recorder; where all is computed on CPUs, memory that recording breaks up less."""
-    return _FLIGHT_RECORDER | ({} if cuda_devices() else _ALLOCATOR)
+    return _FLIGHT_RECORDER | ({} if cuda_devices() else _ALLOCATOR | _QUIET)
 
 
 def cuda_devices() -> int:
