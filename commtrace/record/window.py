@@ -157,7 +157,7 @@ class Window:
         self._profiler.stop()
         self._profiler = self._whole = Profiler()
         self._file.discard()
-        self._unsaved = self._last = None
+        self._unsaved = self._last = self._rounds = None
         self._stage = _Stage.WAITING
 
     def remember(self) -> None:

@@ -459,7 +459,8 @@ def test_a_rank_that_alone_warms_up_its_optimizer_steps_with_the_others_then(
     told: list[str] = []
     out = record_program([str(script)], world_size=2, out=tmp_path / "out", tell=told.append)
     learner, other = manifest(out)["ranks"]
-    assert learner["steps"] == other["steps"]
+    assert learner["steps"] == other["steps"] == [5, 12]
+    assert len(learner["unrecorded_steps_ns"]) == len(other["unrecorded_steps_ns"]) == 20 - 12 - 3
     assert {one["rank"] for one in manifest(out)["clock_probe"]} == {0, 1}
     assert not any("not compared" in note for note in [*learner["notes"], *other["notes"]])
     last = max(number for number, line in enumerate(told) if line.startswith("recorded steps"))
