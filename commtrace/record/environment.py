@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from commtrace.errors import UsageError
 
-__all__ = ["cuda_devices", "defaults"]
+__all__ = ["cuda_devices", "preset"]
 
 # Operations that it keeps; gloo's is off unless this is set.
 _FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "20000"}
@@ -17,8 +17,8 @@ _ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=1"}
 _QUIET = {"KINETO_LOG_LEVEL": "5"}
 
 
-def defaults() -> dict[str, str]:
-    """The flight recorder; where all is computed on CPUs, memory that recording breaks up less."""
+def preset() -> dict[str, str]:
+    """The flight recorder; without a GPU also memory that recording breaks up less, and quiet."""
     return _FLIGHT_RECORDER | ({} if cuda_devices() else _ALLOCATOR | _QUIET)
 
 

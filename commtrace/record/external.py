@@ -13,7 +13,7 @@ from typing import Any
 from commtrace.errors import UsageError
 from commtrace.record import manifest
 from commtrace.record.clock import Reading
-from commtrace.record.environment import defaults
+from commtrace.record.environment import preset
 from commtrace.record.folder import make_folder
 from commtrace.record.job import Program
 
@@ -44,7 +44,7 @@ def rank(world_size: int | None, *, is_node: bool = False) -> dict[str, str] | N
         known = _slurm(given)
     else:
         return None
-    return {**defaults(), **known, **given}
+    return {**preset(), **known, **given}
 
 
 def folder(environment: Mapping[str, str], out: Path | None) -> Path:

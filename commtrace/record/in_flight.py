@@ -75,7 +75,9 @@ class InFlight:
             done = wait(work, *arguments, **more)
             if its := self._from_any.get(id(work)):
                 group, noted_ns = its
-                messages.came_from(dist.get_global_rank(group, work._source_rank()), noted_ns)
+                if group in dist.distributed_c10d._world.pg_group_ranks:  # has not ended
+                    source = dist.get_global_rank(group, work._source_rank())
+                    messages.came_from(source, noted_ns)
             self._forget(id(work))
             return done
 

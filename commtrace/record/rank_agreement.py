@@ -102,10 +102,9 @@ class Meeting:
 
     def read(self, patience_s: float | None = None) -> None:
         """Read the clock, if it is connected; with patience as in ``open``."""
-        store = _store()
         if self._clock is None:
             return
-        if patience_s is not None and store is not None:
+        if patience_s is not None and (store := _store()) is not None:
             self.agree(f"end of rank {dist.get_rank()}", 1)
             with self._timed():
                 ends = self._all(store, "end", patience_s)

@@ -17,7 +17,7 @@ from commtrace.errors import RecordError, UsageError
 from commtrace.record import manifest, nccl
 from commtrace.record.clock import Reading
 from commtrace.record.culprit import Failure
-from commtrace.record.environment import defaults as usual
+from commtrace.record.environment import preset
 from commtrace.record.folder import Follower, NewFolder, tidy_logs
 from commtrace.record.nodes import Nodes, Place, meet
 from commtrace.record.processes import GRACE_S, Ranks
@@ -236,7 +236,7 @@ def _environment(place: Place, defaults: Mapping[str, str]) -> dict[str, str]:
     names = dict(socket.if_nameindex()).values()
     alone = place.nodes == 1 and "lo" in names
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if alone else {}
-    return {**usual(), **defaults, **loopback, **os.environ}
+    return {**preset(), **defaults, **loopback, **os.environ}
 
 
 def _environments(

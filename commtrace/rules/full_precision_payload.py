@@ -89,10 +89,19 @@ class FullPrecisionPayload(Rule, frozen=True):
             yield from self._of(run, _single(half, self.min_half_share))
         if masters.size:
             yield from self._of(run, _MASTERS, masters)
-        of, meant, most = "matrix kernels", True, self.min_half_share
-        if double is None and is_double:  # by operators: a model may compute in it by mistake
-            of, double, meant, most = "operators", double_share(run), not trains(run), _HARDLY
-        if is_double and not (meant and (double or 0.0) >= self.min_half_share):
+        if is_double:
+            yield from self._in_double(run, double)
+
+    def _in_double(self, run: Measures, of_kernels: float | None) -> Iterator[Finding]:
+        """What is sent in float64, unless it is known to be what is computed in.
+
+        Without kernels by operators; there a model that trains may compute in it by mistake.
+        """
+        of, double, most = "matrix kernels", of_kernels, self.min_half_share
+        if of_kernels is None:
+            of, double, most = "operators", double_share(run), _HARDLY
+        by_mistake = of_kernels is None and trains(run)
+        if (double or 0.0) < self.min_half_share or by_mistake:
             payload = _double(double, most, of, trains=trains(run))
             its = (*self._of(run, payload), *self._computed(run))
             yield from sorted(its, key=lambda one: -one.cost_ns)[:1]

@@ -217,6 +217,15 @@ def test_a_saving_of_unrecorded_steps_is_a_share_of_these() -> None:
     )
 
 
+def reducing(run: Tiny, rank: int, begun: float, called: float) -> None:
+    """To the end of a step of 21 ms."""
+    run.collective(
+        rank, "all_reduce", begun + called + 50, 20_950 - called, size=1 << 20, thread=1,
+        asynchronous=0, stream=50, launch_ns=at(begun + called),
+    )  # fmt: skip
+    run.gap(rank, begun + called, 21_000 - called)
+
+
 def computing(manifest: dict[str, Any] | None, *, asleep: bool) -> list[Finding]:
     """Steps of 21 ms on two CPUs: rank 1 computes, or sleeps, 10 ms longer than rank 0."""
     run = Tiny(2, backend="gloo", manifest=manifest)
@@ -229,11 +238,7 @@ def computing(manifest: dict[str, Any] | None, *, asleep: bool) -> list[Finding]
             run.op(rank, begun, works)
             if called > works:
                 run.gap(rank, begun + works, called - works)
-            run.collective(
-                rank, "all_reduce", begun + called + 50, 20_950 - called, size=1 << 20, thread=1,
-                asynchronous=0, stream=50, launch_ns=at(begun + called),
-            )  # fmt: skip
-            run.gap(rank, begun + called, 21_000 - called)
+            reducing(run, rank, begun, called)
     return list(diagnose(run.trace(), select=["straggler"]).findings)
 
 
@@ -264,11 +269,7 @@ def looping(manifest: dict[str, Any], *, steps: bool) -> list[Finding]:
             run.op(rank, begun, 10_000, operators=1)
             if rank:
                 run.op(rank, begun + 10_000, 10_000, operators=5_000, name="aten::unique_dim")
-            run.collective(
-                rank, "all_reduce", begun + called + 50, 20_950 - called, size=1 << 20, thread=1,
-                asynchronous=0, stream=50, launch_ns=at(begun + called),
-            )  # fmt: skip
-            run.gap(rank, begun + called, 21_000 - called)
+            reducing(run, rank, begun, called)
     return list(diagnose(run.trace(), select=["straggler"]).findings)
 
 

@@ -102,12 +102,8 @@ def _done(asked: _Asked) -> dict[int, WorkedOn] | None:
         its = operator_inputs(asked.file)
     except TraceError:
         return None
-    outer = enclosing(its.thread, its.start_ns, its.duration_ns)
-    if asked.is_launched:
-        operator, step, time_ns = _launching(its, asked)
-    else:
-        operator, step, time_ns = _running(its, outer, asked)
-    operator = _for_sparse(its, outer)[operator]
+    operator, step, time_ns = (_launching if asked.is_launched else _running)(its, asked)
+    operator = _for_sparse(its, operator)
     columns = [column.take(operator) for column in (its.name, its.shapes, its.types)]
     found: dict[int, dict[What, Done]] = {}
     for rows in grouped(step, *columns):
@@ -123,17 +119,21 @@ def _launching(its: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64, Int64]
     return by[by >= 0], asked.step[by >= 0], asked.duration_ns[by >= 0]
 
 
-def _for_sparse(its: OperatorInputs, outer: Int64) -> Int64:
-    """Of each operator the row of the one that called it, if that is for sparse tensors; its own.
+def _for_sparse(its: OperatorInputs, operator: Int64) -> Int64:
+    """Of each of these operators the one that called it, if for sparse tensors; else itself.
 
     What multiplies these has the name of what multiplies others.
     """
     sparse = its.name.where(holds_sparse)
-    return np.where((outer >= 0) & sparse[outer], outer, np.arange(outer.size))
+    if not sparse.any():
+        return operator
+    outer = enclosing(its.thread, its.start_ns, its.duration_ns)[operator]
+    return np.where((outer >= 0) & sparse[outer], outer, operator)
 
 
-def _running(its: OperatorInputs, outer: Int64, asked: _Asked) -> tuple[Int64, Int64, Int64]:
+def _running(its: OperatorInputs, asked: _Asked) -> tuple[Int64, Int64, Int64]:
     """The operators within those asked for, in which step, and how long each ran itself."""
+    outer = enclosing(its.thread, its.start_ns, its.duration_ns)
     called = outer >= 0
     within = np.bincount(outer[called], weights=its.duration_ns[called], minlength=outer.size)
     own_ns = np.maximum(its.duration_ns - within.astype(np.int64), 0)

@@ -20,8 +20,6 @@ _PRODUCTS = frozenset(
     f"aten::{name}"
     for name in ("addmm", "baddbmm", "bmm", "convolution", "convolution_backward", "mm")
 )
-
-
 _CONVERTS = frozenset(f"aten::{name}" for name in ("_to_copy", "clone", "copy_", "to"))
 _DOUBLE = frozenset(("double", "c10::complex<double>"))
 _FLOATING = _DOUBLE | {"float", "c10::complex<float>", "c10::BFloat16", "c10::Half"}
