@@ -19,14 +19,16 @@ from commtrace.metrics.rank.kernels_beside import kernels_beside
 from commtrace.metrics.rank.rank_threads import rank_threads
 from commtrace.metrics.rank.rows_of import ranks_of
 from commtrace.metrics.rank.spans import rank_spans
-from commtrace.packed import Packed
+from commtrace.packed import Packed, PackedColumns
 from commtrace.trace_tables import TABLES
 
 if TYPE_CHECKING:
-    from commtrace.table import Columns
+    from commtrace.table import Columns, Rows, Table
     from commtrace.trace import RankTrace
 
 __all__ = ["GPU_MEASURES", "RANK_MEASURES", "measured"]
+
+_MANY = 50_000  # rows: some 5 MB
 
 RANK_MEASURES: tuple[Callable[[Measures, int], Columns], ...] = (
     rank_activity,
@@ -45,7 +47,7 @@ GPU_MEASURES: tuple[Callable[[Measures, int], Columns], ...] = (
 
 def measured(part: RankTrace) -> dict[str, Columns]:
     """What they say of a rank, by their names; one that breaks is left to who asks for it."""
-    tables = {table.name: Packed(table, [part.columns[table.name]]) for table in TABLES}
+    tables = {table.name: _rows(table, part.columns[table.name]) for table in TABLES}
     run = Measures(**tables, notes=part.notes)  # type: ignore[arg-type]
     found = {}
     on_gpu = GPU_MEASURES if ranks_of(run, "kernels") else ()
@@ -54,3 +56,9 @@ def measured(part: RankTrace) -> dict[str, Columns]:
         if not isinstance(columns, Lost):
             found[name_of(function)] = columns
     return found
+
+
+def _rows(table: Table, columns: Columns) -> Rows | Packed:
+    """A table, packed only where it is large: to unpack it for each measure takes a while."""
+    many = isinstance(columns, PackedColumns) and len(columns.packed["rank"]) > _MANY
+    return Packed(table, [columns]) if many else table.rows(columns)

@@ -18,7 +18,7 @@ from commtrace.reader import cache
 from commtrace.reader.build_tables import Identity, identify, tables
 from commtrace.reader.json.document import NotATraceError
 from commtrace.reader.json.scan import scan
-from commtrace.reader.json.shares import is_large
+from commtrace.reader.json.shares import shares
 from commtrace.table import Columns
 from commtrace.trace import PACKED, RankTrace
 
@@ -64,11 +64,11 @@ def read_each(
         yield from known.items()
     unknown = {file: otherwise for file, otherwise in files.items() if file not in known}
     where = executor or workers or (HERE if len(unknown) == 1 else for_files(unknown.keys()))
-    processes = workers or cores()
-    if executor is None and len(unknown) == 1 and processes > 1 and is_large(*unknown):
+    processes = 1
+    if executor is None and len(unknown) == 1:
+        processes = shares(*unknown, workers or cores())
+    if processes > 1:
         where = HERE  # it is shared by processes of its own, which none of these can have
-    else:
-        processes = 1
     there = None if where == HERE else measured
     items = [(file, otherwise, cached, processes, there) for file, otherwise in unknown.items()]
     refusals: list[OSError] = []

@@ -101,8 +101,9 @@ class ColdStart(Rule, frozen=True):
         if not (times := _times(run, numbered=numbered)).flags("first").any() and numbered:
             raise CannotLook("needs a group's first operation: all were before what is recorded")
         found = []
-        for kind in map(times.take, _kinds(times)):
-            if its := self._cold(times, kind, numbered=numbered):
+        first = times.flags("first")
+        for rows in (its for its in _kinds(times) if first[its].any()):
+            if its := self._cold(times, times.take(rows), numbered=numbered):
                 gain = self._gain(run, its)
                 if worth_reporting(gain.cost_ns, run, self.min_step_share):
                     found.append((len(its.later), (its, gain)))

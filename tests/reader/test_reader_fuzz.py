@@ -186,7 +186,7 @@ def refused(tmp_path: Path, sources: list[bytes], dice: random.Random) -> list[s
 def shared_as_whole(file: Path, processes: int) -> None:
     """Read a file in shares, one after another."""
     with (
-        mock.patch.object(shares, "LARGE_BYTES", 0),
+        mock.patch.object(shares, "SHARE_BYTES", 1),
         mock.patch.object(shares, "each", in_turn),
         mock.patch("commtrace.reader.json.document._RUN", 1),
     ):

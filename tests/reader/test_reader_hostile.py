@@ -329,7 +329,7 @@ class Counted(bytes):
 
 
 def test_small_blocks_are_counted_once(tmp_path: Path) -> None:
-    found = document.Document(tmp_path, document.Event, lambda events: None)
+    found = document.Document(tmp_path, document.Event, lambda events: None, wanted=None)
     found.feed(b'{"traceEvents": [{"ph": "' + b"x" * 5000)
     for _ in range(5000):
         found.feed(Counted(b" "))

@@ -26,7 +26,7 @@ COMMUNICATION = {"Collective name": "allreduce", "In msg nelems": 9, "dtype": "F
 
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "LARGE_BYTES", 0)
+    monkeypatch.setattr(shares, "SHARE_BYTES", 1)
     monkeypatch.setattr("commtrace.reader.json.document._RUN", 2)
     monkeypatch.setattr("commtrace.reader.json.source.BLOCK", 700)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ __all__ = [
 SMALL_BYTES = 1_000_000
 """A copy of fewer costs its launch and the host's waiting for it, not its bytes."""
 _WORK = ("kernels", "copies")
+_KEPT = 1 << 18  # kernels and copies: some 20 MB
 _CLOCKS_NS = 5_000  # the GPU's times and the host's may differ by that
 
 
@@ -122,7 +124,15 @@ def timelines(run: Measures) -> Iterator[Timeline]:
         raise CannotLook("needs work on a GPU")
     if not any((its.ints("launch_ns") != NULL).any() for _, its in _by_rank(run)):
         raise CannotLook("needs launches: the trace links none to the device's work")
+    if sum(len(run.rows(table)) for table in _WORK) <= _KEPT:
+        return iter(_all(run))
     return (_timeline(run, rank, device) for rank, device in places(run))
+
+
+@measure
+def _all(run: Measures) -> list[Timeline]:
+    """Those of a run of few events: five rules ask for them."""
+    return [_timeline(run, rank, device) for rank, device in places(run)]
 
 
 @measure
@@ -197,8 +207,8 @@ def starved_when(run: Measures, rank: int) -> Intervals:
 
 def elsewhere(line: Timeline, run: Measures) -> Intervals:
     """When the rank's other devices computed or copied; who communicates may wait for this one."""
-    begun, ended = [], []
-    for table in _WORK:
+    begun, ended = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for table in _WORK if line.rank in _of_several(run) else ():
         its = rows_of_rank(run, table, line.rank)
         other = ~its.coded("device").being(line.device)
         if table == "kernels":
@@ -206,6 +216,13 @@ def elsewhere(line: Timeline, run: Measures) -> Intervals:
         begun.append(its.ints("start_ns")[other])
         ended.append((its.ints("start_ns") + its.ints("duration_ns"))[other])
     return union(np.concatenate(begun), np.concatenate(ended))
+
+
+@measure
+def _of_several(run: Measures) -> frozenset[int]:
+    """The ranks with several GPUs."""
+    several = Counter(rank for rank, _ in places(run))
+    return frozenset(rank for rank, devices in several.items() if devices > 1)
 
 
 def ready_ns(run: Measures, rank: Int64, device: Coded, launch_ns: Int64) -> Int64:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Compared", "kernels_compared", "times_beside"]
 
 _WAYS = ("beside", "alone")
+_LIMITS = 10, 1.1, 3.0, 15.0  # by default contention's, which asks for the same
 _FEW = 0.05  # of the kernels alone: what was long for another reason
 _TELLS_OF = 3  # times as much compute beside communication as was compared
 
@@ -77,12 +78,9 @@ class Compared(Struct, frozen=True, eq=False):
         return float(self.kernels.floats("all_beside_ns")[0])
 
 
+@measure
 def kernels_compared(
-    run: Measures,
-    min_kernels: int = 10,
-    min_slowdown: float = 1.1,
-    max_slowdown: float = 3.0,
-    spread_pct: float = 15.0,
+    run: Measures, min_kernels: int, min_slowdown: float, max_slowdown: float, spread_pct: float
 ) -> list[Compared]:
     """Of each device's kernels the times beside communication and alone, if steady."""
     ranks = sorted(ranks_of(run, "kernels"))
@@ -110,6 +108,6 @@ def times_beside(run: Measures) -> float:
 
     1 where that is not known of most.
     """
-    found = [min(its.times, its.usual_times) for its in kernels_compared(run)]
+    found = [min(its.times, its.usual_times) for its in kernels_compared(run, *_LIMITS)]
     known = 2 * len(found) > len(ranks_of(run, "kernels"))
     return median(found) if known else 1.0

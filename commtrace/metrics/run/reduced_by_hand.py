@@ -75,7 +75,10 @@ def _of_rank(run: Measures, rows: Rows, mine: Int64, rank: int) -> tuple[Int64 |
     As is one that is behind such a one, with no more than a little arithmetic in between.
     """
     mine = mine[np.argsort(rows.ints("order")[mine], kind="stable")]
-    steps, work = rows_of_rank(run, "steps", rank), _work(run, rank)
+    steps = rows_of_rank(run, "steps", rank)
+    if not steps.coded("label").where(is_update).any():
+        return (*np.empty((4, 0), dtype=np.int64), np.empty(0, np.bool_))
+    work = _work(run, rank)
     mine = mine if work.threads is None else mine[np.isin(rows.ints("thread")[mine], work.threads)]
     updates = steps.take(steps.coded("label").where(is_update)).when()
     updated, order = np.sort(updates[0]), rows.ints("order")[mine]
@@ -83,7 +86,7 @@ def _of_rank(run: Measures, rows: Rows, mine: Int64, rank: int) -> tuple[Int64 |
     so_far = np.searchsorted(updated, rows.ints("order")[mine])
     in_a_row = (np.diff(np.append(so_far, updated.size)) > 1).any()
     computes = work.of(~work.message)
-    mine = mine[:0] if in_a_row or not updated.size or not computes.start_ns.size else mine
+    mine = mine[:0] if in_a_row or not computes.start_ns.size else mine
     moment, none = rows.ints("order")[mine], np.full(mine.size, -1)
     before = np.append(False, work.backward[:-1])
     passes = np.searchsorted(work.start_ns[work.backward & ~before], moment, side="right") - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ARROWS", "GPU", "KINDS", "LAUNCHES", "NEEDLESS", "ON_HOST"]
+__all__ = ["ARROWS", "GPU", "KINDS", "LAUNCHES", "NEEDLESS", "ON_HOST", "OPERATORS", "READ"]
 
 LAUNCHES = (
     "xpu_runtime",
@@ -39,6 +39,10 @@ KINDS: dict[str | None, str] = {
     "user_annotation": "user_annotation",
 }
 """What is read."""
+
+READ = frozenset(KINDS)
+
+OPERATORS = frozenset(category for category, kind in KINDS.items() if kind == "cpu_op")
 
 ON_HOST = ("cpu_op", "user_annotation")
 """Kinds of events that may be communication on the host."""

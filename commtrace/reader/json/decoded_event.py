@@ -7,7 +7,7 @@ the arguments of what a GPU does are decoded with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Any, Literal
@@ -46,11 +46,11 @@ KIND_OF: dict[type, str | None] = {Event: "any", NumberedEvent: "any"}
 
 
 @lru_cache
-def by_category(kind: type[Event]) -> Any:
+def by_category(kind: type[Event], wanted: Collection[str | None]) -> Any:
     """What decodes a list of events of a kind as a union of other types, in ``KIND_OF``.
 
-    They have the fields of the kind, or none; arguments are decoded as ``arguments.BY_KIND`` says,
-    others stay text. It fails where an event has no category, or one that is unheard of, where one
+    Those of the ``wanted`` categories have the fields of the kind, others none; arguments are
+    decoded as ``arguments.BY_KIND`` says, others stay text. It fails where an event has no category, or one that is unheard of, where one
     of what is read has another phase than a complete event's, and where these arguments have the
     wrong types.
     """
@@ -63,14 +63,18 @@ def by_category(kind: type[Event]) -> Any:
     typed = {
         its: ("args", args, msgspec.field(default_factory=args)) for its, args in BY_KIND.items()
     }
-    read = [
-        _of(category, complete, *{**fields, "args": typed.get(its, fields["args"])}.values())
+    read = {
+        _of(category, complete, *{**fields, "args": typed.get(its, fields["args"])}.values()): its
         for category, its in KINDS.items()
+        if category in wanted
+    }
+    unread = [
+        *(_of(category, arrow) for category in ARROWS),
+        *map(_of, (*NEEDLESS, *(category for category in KINDS if category not in wanted))),
     ]
-    unread = [*(_of(category, arrow) for category in ARROWS), *map(_of, NEEDLESS)]
-    KIND_OF.update(zip(read, KINDS.values(), strict=True))
+    KIND_OF.update(read)
     KIND_OF.update(dict.fromkeys(unread))
-    return msgspec.json.Decoder(list[reduce(or_, read + unread)])  # type: ignore[misc]
+    return msgspec.json.Decoder(list[reduce(or_, [*read, *unread])])  # type: ignore[misc]
 
 
 def is_any(types: Iterable[type]) -> bool:

@@ -8,7 +8,7 @@ So a separator that turns up within a string costs time, but nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -85,7 +85,8 @@ class Document(Generic[E]):
         whether the file is nothing but a list; whether some metadata could not be read; whether
         any event has a phase.
 
-    ``fast``, it looks at no fields of events of which nothing is read.
+    It looks at no fields of events beside those of the ``wanted`` categories; at all of them where
+    that is None.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Document(Generic[E]):
         kind: type[E],
         take: Callable[[list[E]], None],
         *,
-        fast: bool = True,
+        wanted: Collection[str | None] | None,
         share: Share = WHOLE,
     ) -> None:
         self.metadata: dict[str, Any] = {}
@@ -104,7 +105,7 @@ class Document(Generic[E]):
         self._path = path
         self._event = msgspec.json.Decoder(kind)
         self._list: Any = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-        self._by_category = by_category(kind) if fast else None
+        self._by_category = None if wanted is None else by_category(kind, wanted)
         self._take = take
         self._share = share
         self._pieces = 0  # of the events' text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 
 from commtrace.arrays import NULL, Bool
 from commtrace.reader.json.arguments import Decoder
-from commtrace.reader.json.categories import KINDS
+from commtrace.reader.json.categories import OPERATORS
 from commtrace.reader.json.columns import Names, Numbers, integers
-from commtrace.reader.json.decoded_event import Event
+from commtrace.reader.json.decoded_event import KIND_OF, Event
 from commtrace.reader.json.document import Document
 from commtrace.reader.json.events import Hosted
 from commtrace.reader.json.metadata import base_ns
@@ -62,7 +63,7 @@ def host_operators(path: Path) -> Hosted:
     def take(events: list[Event]) -> None:
         found.add(_operators(events))
 
-    return found.hosted(_read_all(path, take))
+    return found.hosted(_read_all(path, take, OPERATORS))
 
 
 def python_functions(path: Path) -> Hosted:
@@ -77,7 +78,7 @@ def python_functions(path: Path) -> Hosted:
     def take(events: list[Event]) -> None:
         found.add([event for event in events if event.cat == _FUNCTION and event.ph == "X"])
 
-    return found.hosted(_read_all(path, take, fast=False))
+    return found.hosted(_read_all(path, take, None))
 
 
 def operator_inputs(path: Path) -> OperatorInputs:
@@ -86,7 +87,7 @@ def operator_inputs(path: Path) -> OperatorInputs:
     Raises TraceError where the file cannot be read or is no trace.
     """
     found = _Inputs()
-    its = found.hosted(_read_all(path, found.take))
+    its = found.hosted(_read_all(path, found.take, OPERATORS))
     return OperatorInputs(
         its.name,
         its.thread,
@@ -97,9 +98,11 @@ def operator_inputs(path: Path) -> OperatorInputs:
     )
 
 
-def _read_all(path: Path, take: Callable[[list[Event]], None], *, fast: bool = True) -> int:
-    """Hand on all events of a file, ``fast`` those that ``scan`` reads; the trace's base time."""
-    document = Document(path, Event, take, fast=fast)
+def _read_all(
+    path: Path, take: Callable[[list[Event]], None], wanted: Collection[str | None] | None
+) -> int:
+    """Hand on the events of a file, with the fields of those ``wanted``; the trace's base time."""
+    document = Document(path, Event, take, wanted=wanted)
     for block in Source(path):
         document.feed(block)
     document.finish()
@@ -164,8 +167,8 @@ class _Inputs(_Events):
 
 
 def _operators(events: list[Event]) -> list[Event]:
-    # A mark, of what nobody reads, has a category alone: it is asked first.
-    return [event for event in events if KINDS.get(event.cat) == "cpu_op" and event.ph == "X"]
+    read = compress(events, map(KIND_OF.__getitem__, map(type, events)))
+    return [event for event in read if event.cat in OPERATORS and event.ph == "X"]
 
 
 def _dims(shaped: _Shaped) -> msgspec.Raw:

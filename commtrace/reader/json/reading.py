@@ -9,6 +9,7 @@ from typing import Any
 from commtrace.diagnosis import Note
 from commtrace.errors import TraceError
 from commtrace.reader.json.accelerators import Accelerators
+from commtrace.reader.json.categories import READ
 from commtrace.reader.json.columns_from_events import Collector
 from commtrace.reader.json.decoded_event import Event, NumberedEvent
 from commtrace.reader.json.document import WHOLE, Document, NotATraceError, Share
@@ -44,7 +45,8 @@ class Reading:
         self._source = Source(path, max_bytes)
         self._exact = exact
         kind = Event if exact else NumberedEvent
-        self._document = Document(path, kind, self._take, fast=fast, share=share)
+        wanted = READ if fast else None
+        self._document = Document(path, kind, self._take, wanted=wanted, share=share)
         self._notes: list[Note] = []
         self._operators = True
 

@@ -23,9 +23,9 @@ from commtrace.reader.json.reading import Reading
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import InexactError
 
-__all__ = ["is_large", "scan_shared"]
+__all__ = ["scan_shared", "shares"]
 
-LARGE_BYTES = 100_000_000  # of JSON: a smaller file is read before the processes have begun
+SHARE_BYTES = 25_000_000  # of JSON: less is read almost before another process has begun
 
 
 class _Job(Struct, frozen=True):
@@ -42,17 +42,18 @@ class _Part(Struct, frozen=True):
     events: int
 
 
-def is_large(path: Path) -> bool:
-    """Whether it pays to share the file."""
+def shares(path: Path, processes: int) -> int:
+    """Among how many of these processes it pays to share the file; 1 where it does not."""
     try:
-        return Source(path).likely_bytes >= LARGE_BYTES
+        return max(1, min(processes, Source(path).likely_bytes // SHARE_BYTES))
     except TraceError:
-        return False  # whoever reads it will say so
+        return 1  # whoever reads it will say so
 
 
 def scan_shared(path: Path, max_bytes: int | None, fast: bool, processes: int) -> Scan | None:
     """The file as ``scan`` reads it; None where it is small, or cannot be shared."""
-    if not is_large(path) or not can_fork():
+    processes = shares(path, processes)
+    if processes == 1 or not can_fork():
         return None
     for operators in (False, True):
         reading = _joined(_Job(path, max_bytes, fast, processes, operators))

@@ -36,7 +36,7 @@ def every_event(path: Path, kind: type[_E]) -> EveryEvent[_E]:
     Raises TraceError where the file cannot be read or is no trace.
     """
     found: list[_E] = []
-    document = Document(path, kind, found.extend, fast=False)
+    document = Document(path, kind, found.extend, wanted=None)
     for block in Source(path):
         document.feed(block)
     document.finish()

@@ -21,6 +21,7 @@ from commtrace.reader.operations.copy_engine import copied
 from commtrace.reader.operations.operation_facts import (
     Described,
     annotation,
+    facts_of,
     first,
     operator,
     parameters,
@@ -105,8 +106,8 @@ def _row(
     own = _by_name(kernel)
     if own.call is not None:
         record = noted = called = None
-    said = [(call.name, call.args) if call else None for call in (kernel, record, noted, called)]
-    key = _text(said)
+    calls = (kernel, record, noted, called)
+    key = _text([(call.name, facts_of(call.args)) if call else None for call in calls])
     if key not in known:
         known[key] = _told(kernel, record, noted, called)
     facts, provenance = known[key]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from commtrace import comms
@@ -19,6 +20,7 @@ __all__ = [
     "annotation",
     "argument_sizes",
     "completed",
+    "facts_of",
     "first",
     "operator",
     "parameters",
@@ -54,6 +56,22 @@ _SIGNATURES = {
     "_C_custom_ar::all_reduce": _Signature(1, 2),
     "sgl_kernel::all_reduce": _Signature(1, 2),
 }
+
+facts_of = attrgetter(
+    "collective",
+    "in_elements",
+    "out_elements",
+    "group_size",
+    "dtype",
+    "rank",
+    "source",
+    "destination",
+    "asynchronous",
+    "dims",
+    "types",
+    "inputs",
+)
+"""What is read of an event's arguments here: two that agree in these tell the same facts."""
 
 _ENDS = re.compile(r" \d+(?:->|<-)(\d+)")  # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
 _LARGEST = 2**62
