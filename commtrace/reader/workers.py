@@ -66,7 +66,7 @@ def read_each(
     where = executor or workers or (HERE if len(unknown) == 1 else for_files(unknown.keys()))
     processes = 1
     if executor is None and len(unknown) == 1:
-        processes = shares(*unknown, workers or cores())
+        processes = shares(next(iter(unknown)), workers or cores())
     if processes > 1:
         where = HERE  # it is shared by processes of its own, which none of these can have
     there = None if where == HERE else measured

@@ -7,7 +7,7 @@ the arguments of what a GPU does are decoded with it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Any, Literal
@@ -46,13 +46,13 @@ KIND_OF: dict[type, str | None] = {Event: "any", NumberedEvent: "any"}
 
 
 @lru_cache
-def by_category(kind: type[Event], wanted: Collection[str | None]) -> Any:
+def by_category(kind: type[Event], wanted: frozenset[str | None]) -> Any:
     """What decodes a list of events of a kind as a union of other types, in ``KIND_OF``.
 
     Those of the ``wanted`` categories have the fields of the kind, others none; arguments are
-    decoded as ``arguments.BY_KIND`` says, others stay text. It fails where an event has no category, or one that is unheard of, where one
-    of what is read has another phase than a complete event's, and where these arguments have the
-    wrong types.
+    decoded as ``arguments.BY_KIND`` says, others stay text. It fails where an event has no
+    category, or one that is unheard of, where one of what is read has another phase than a complete
+    event's, and where these arguments have the wrong types.
     """
     fields = {
         its.name: (its.name, its.type, msgspec.field(default=its.default))

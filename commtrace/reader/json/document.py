@@ -8,7 +8,7 @@ So a separator that turns up within a string costs time, but nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -95,7 +95,7 @@ class Document(Generic[E]):
         kind: type[E],
         take: Callable[[list[E]], None],
         *,
-        wanted: Collection[str | None] | None,
+        wanted: frozenset[str | None] | None,
         share: Share = WHOLE,
     ) -> None:
         self.metadata: dict[str, Any] = {}

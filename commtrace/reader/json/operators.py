@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def operator_inputs(path: Path) -> OperatorInputs:
 
 
 def _read_all(
-    path: Path, take: Callable[[list[Event]], None], wanted: Collection[str | None] | None
+    path: Path, take: Callable[[list[Event]], None], wanted: frozenset[str | None] | None
 ) -> int:
     """Hand on the events of a file, with the fields of those ``wanted``; the trace's base time."""
     document = Document(path, Event, take, wanted=wanted)
