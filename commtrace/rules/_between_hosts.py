@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FAR",
     "BetweenHosts",
+    "as_sockets_gb_s",
     "between_hosts",
     "large_operations",
     "to_compare",
@@ -32,7 +33,7 @@ __all__ = [
 
 FAR = 20  # times as fast: more than any NVLink's advantage over an adapter for each GPU
 _USUAL = 10  # times: DGX have 230 GB/s and 25 of A100, 360 to 450 and 50 of H100
-_ETHERNET_GB_S = 3.125  # 25 Gbit/s
+_SOCKETS_GB_S = 5.0  # 40 Gbit/s: no adapter for RDMA beside such GPUs gives so little
 _SOCKETS = (
     ", and see with NCCL_DEBUG=INFO whether it goes over the network meant for it: sockets over "
     "Ethernet (NET/Socket) are as slow"
@@ -127,8 +128,17 @@ def to_compare(run: Measures, op: str) -> str:
         return ""
     usual = rate(median(on_links))
     said = f"; {op} has {usual} GB/s (busbw): compare with nccl-tests on these GPUs"
-    slow = between.size > 0 and median(between) < _ETHERNET_GB_S
-    return said + (_SOCKETS if slow else "")
+    return said + (_SOCKETS if as_sockets_gb_s(run, op) else "")
+
+
+def as_sockets_gb_s(run: Measures, op: str) -> float | None:
+    """What an operation of GPUs has between hosts, if sockets over Ethernet are as slow."""
+    its = _placed(run)
+    if its is None:
+        return None
+    mine = its.between & its.known.coded("op").being(op) & on_gpus(its.known, run)
+    speed = its.known.floats("busbw_gb_s")[mine]
+    return median(speed) if speed.size and median(speed) < _SOCKETS_GB_S else None
 
 
 def large_operations(run: Measures) -> Rows | None:

@@ -15,6 +15,7 @@ from commtrace.metrics.run.object_collectives import of_objects
 from commtrace.metrics.run.sizes import small_per_step
 from commtrace.metrics.run.unused_search import searches_unused
 from commtrace.metrics.run.waits import matched
+from commtrace.quantiles import median
 from commtrace.rules._rings import detours
 from commtrace.table import Rows
 from commtrace.units import mb
@@ -123,13 +124,16 @@ def _synchronises_statistics(run: Measures) -> bool:
 def _behind_updates(run: Measures, op: str) -> bool:
     """Whether nearly all of these operations are called in or behind an optimizer's step.
 
-    That is since the last one of their step has begun.
+    That is since the last one of their step has begun. Not those that are many already.
     """
     marks = run.rows("steps")
     marks = marks.take(marks.coded("label").where(is_update))
     calls = run.rows("collectives")
     calls = calls.take(calls.coded("op").being(op) & (calls.ints("step") != NULL))
     if not len(marks) or not len(calls):
+        return False
+    each = np.bincount(codes(calls.ints("rank"), calls.ints("step")))
+    if median(each) >= _MANY:
         return False
     cell = numbered(
         np.concatenate((marks.ints("rank"), calls.ints("rank"))),

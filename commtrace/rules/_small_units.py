@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64, among, distinct
+from commtrace.arrays import NULL, Bool, Int64, among, distinct
 from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
+from commtrace.metrics.run.decompositions import pairs
 from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.waits import matched
 from commtrace.quantiles import median
@@ -31,8 +32,8 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
 
     Parameters and gradients wait for nothing but their own rank's work, so that they can go with
     those of a larger unit whatever is computed in between. Of as many elements as are gathered
-    gradients are reduced: what is gathered alone, as metrics, is of no unit. None where there are
-    no such units.
+    gradients are reduced: what is gathered alone, as metrics, is of no unit, and neither is what is
+    reduced and gathered at once. None where there are no such units.
     """
     its = some.operations
     size, op, dtype = its.ints("size_bytes"), its.coded("op").at(0), its.coded("dtype").at(0)
@@ -40,7 +41,8 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
         return None
     is_small = (known.ns > min_share * some.typical_ns) & (size <= known.most_bytes)
     is_small &= _FAR_SMALLER * size <= size.max(initial=0)
-    small = some.take(is_small & np.isin(elements(its), _of_both(run, its)))
+    is_small &= np.isin(elements(its), _of_both(run, its)) & ~_summed(run, its)
+    small = some.take(is_small)
     count = len(small.operations)
     if not count:
         return None
@@ -58,6 +60,14 @@ def small_units(run: Measures, some: Served, known: Latency, min_share: float) -
         estimate_ns=float(took_ns.sum()),
         in_one=without,
     )
+
+
+def _summed(run: Measures, its: Rows) -> Bool:
+    """Which are halves of an all_reduce, as of activations: nothing works on a part in between."""
+    halves = [
+        pair.times.ints(half) for pair in pairs(run) for half in ("operation", "operation_second")
+    ]
+    return among(its.ints("operation"), np.concatenate([np.empty(0, np.int64), *halves]))
 
 
 def _of_both(run: Measures, its: Rows) -> Int64:

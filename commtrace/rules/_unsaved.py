@@ -17,7 +17,7 @@ from commtrace.quantiles import median
 from commtrace.rules._across_hosts import swapped, transposed
 from commtrace.rules._at_once import on_callers_stream, whose
 from commtrace.rules._backward import Hideable
-from commtrace.rules._between_hosts import to_compare
+from commtrace.rules._between_hosts import as_sockets_gb_s, to_compare
 from commtrace.rules._bound import doing_less, is_bound
 from commtrace.rules._drained import between_waits_ns
 from commtrace.rules._exposed import Devices, exposed_in_all_ns, of_devices, operations_named
@@ -26,7 +26,7 @@ from commtrace.rules._overlapped import larger_buckets, overlapped
 from commtrace.rules._parameter_gathers import gathers_parameters
 from commtrace.rules._rule import Rule
 from commtrace.rules._unsure import may_wait
-from commtrace.units import ms, percent
+from commtrace.units import ms, percent, rate
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -119,8 +119,11 @@ class Unsaved(Struct, frozen=True, eq=False):
         elif op is not None and self._gathers_for_long(op):
             why = f"mostly {op} of parameters, longer than the compute that each is for"
             yield self._finding(op, why, doing_less(run, op))
-        elif op is not None:
-            yield from self._misplaced(op)
+        elif op is not None and (found := [*self._misplaced(op)]):
+            yield from found
+        elif op is not None and (gb_s := as_sockets_gb_s(run, op)) is not None:
+            why = f"mostly {op}, at {rate(gb_s)} GB/s between hosts"
+            yield self._finding(op, why, doing_less(run, op))
 
     def _gathers_for_long(self, op: str) -> bool:
         """Whether parameters are gathered that compute before the host's next wait could hide."""
@@ -168,6 +171,15 @@ class Unsaved(Struct, frozen=True, eq=False):
     def _overlapped(self, op: str) -> str:
         return overlapped(self.run, asynchronous(self.run, op), op, starved=False)
 
+    def _beside_links(self, op: str | None, advice: str) -> str:
+        """What to do, and to look at links: first where these are as slow as sockets."""
+        if op is None:
+            return advice
+        links = to_compare(self.run, op)
+        if as_sockets_gb_s(self.run, op) is None:
+            return advice + links
+        return f"{links.removeprefix('; ')}; {advice}"
+
     def _finding(
         self, op: str | None, why: str, advice: str, *more: Evidence, least: float | None = None
     ) -> Finding:
@@ -190,7 +202,7 @@ class Unsaved(Struct, frozen=True, eq=False):
                 Evidence(f"exposed, {of_time(run)}", share, "%", threshold),
                 *more,
             ),
-            advice=first + advice + (to_compare(run, op) if op else ""),
+            advice=first + self._beside_links(op, advice),
             confidence="low",
             operations=operations,
             weighs_ns=round(self.min_step_share * whole(run).time_ns),

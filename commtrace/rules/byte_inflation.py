@@ -15,10 +15,11 @@ from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
 from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
 from commtrace.metrics.run.joined_rows import rows_of_operations
+from commtrace.metrics.run.sharded_updates import reduced_whole
 from commtrace.metrics.run.updated_gradients import unused_gradients
 from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import worth_reporting
+from commtrace.metrics.run.whole import step_count, worth_reporting
 from commtrace.quantiles import median
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
@@ -46,6 +47,8 @@ class ByteInflation(Rule, frozen=True):
         what looks up.
         Gradients that DDP all_reduces of more than twice as many numbers as the optimizer updates:
         known from the shapes of its operators, of all that it may update.
+        All_reduces of GPUs, behind which the same group all_gathers as many elements in each step:
+        gradients of which every rank gets all and updates a part.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. An output as large as the
@@ -56,8 +59,9 @@ class ByteInflation(Rule, frozen=True):
         Scatter the tensor itself: an output of 1/n of it on each rank. Or call all_reduce.
         Of parts that are summed: all_reduce them, or reduce_scatter them if each rank needs its
         part of the sum. Of embedding tables: sparse gradients, or a table in shards. Freeze what no
-        optimizer updates before DDP is made. The potential saving is the needless bytes' share of
-        the time, and that of summing; what computes them in vain comes on top.
+        optimizer updates before DDP is made. Where each rank updates a part, reduce_scatter
+        gradients. The potential saving is the needless bytes' share of the time, and that of
+        summing; what computes them in vain comes on top.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
@@ -81,6 +85,7 @@ class ByteInflation(Rule, frozen=True):
         yield from self._summed(run)
         yield from self._sparse(run)
         yield from self._unused(run)
+        yield from self._whole(run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
@@ -170,6 +175,35 @@ class ByteInflation(Rule, frozen=True):
                 "to the optimizer: backward does not compute these gradients then either, which is "
                 "saved besides"
             ),
+        )
+
+    def _whole(self, run: Measures) -> Iterator[Finding]:
+        its = reduced_whole(run)
+        # A ring's all_reduce is a reduce_scatter, and then an all_gather of as many bytes.
+        less = its.ints("transfer_ns") / 2
+        if not worth_reporting(float(less.sum()), run, self.min_step_share):
+            return
+        gain = of_transfers(run, its, less, float(less.sum()), self.min_step_share)
+        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
+            return
+        size = mb(float(its.ints("size_bytes").sum()) / max(step_count(run), 1))
+        yield self.finding(
+            run.rows("collectives", rows_of_operations(run, its)),
+            summary=(
+                f"all_reduces bring {size} of gradients a step to every rank, which updates a "
+                "part, it seems: as many elements are all_gathered behind them"
+            ),
+            saving=gain,
+            operations=its.ints("operation"),
+            evidence=(
+                Evidence("bytes moved by those of a reduce_scatter", 2.0, "x", self.inflation),
+            ),
+            ruled_out=("another tensor: in each step as many elements are gathered, and later",),
+            advice=(
+                "reduce_scatter the gradients, so that each rank gets the part that it updates "
+                "(ZeRO-2, FSDP); a norm to clip by is the root of all_reduced squares of the parts"
+            ),
+            confidence="medium",
         )
 
     def _of_sums(self, run: Measures, gathers: UsedGathers, n: int, gain: Saving) -> Finding:
