@@ -275,7 +275,9 @@ def new_groups(firsts: Rows) -> Said:
 
 def _verb(exchanged: Rows) -> str:
     ops = exchanged.coded("op")
-    return next((op for op in ("scatter", "send") if ops.being(op).any()), "gather")
+    ways = ("scatter", "send", "all_gather", "broadcast")  # a scatter's lengths are broadcast
+    way = next((op for op in ways if ops.being(op).any()), "gather")
+    return way.removeprefix("all_")
 
 
 def logits(gathered: Rows) -> Said:

@@ -88,7 +88,8 @@ class Redundant(Rule, frozen=True):
         gradients, one by one; not beside an inference engine's kernels. Objects that one rank sends
         (``broadcast_object_list``), as large in every step, unless it is busy before for much
         longer than the others are behind. Objects that all exchange in every step
-        (``all_gather_object``, ``gather_object``), or one sends another in several
+        (``all_gather_object``, ``gather_object``), or one broadcasts, four times or more in each
+        (a model's tensors one by one), or one sends another in several
         (``send_object_list``), or ten times in a run without steps, for what pickles them and tells
         their lengths.
         All_gathers of 10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount)
@@ -162,7 +163,7 @@ class Redundant(Rule, frozen=True):
             (_needless.whole, rows.take(gathered_whole(rows) & ~logits & (not serves(run)))),
             (_needless.objects, rows.take(same)),
             (_needless.states, rows.take(sent_states(rows) & ~same)),
-            (_needless.pickled, rows.take(exchanged_objects(rows))),
+            (_needless.pickled, rows.take(exchanged_objects(rows) & ~same)),
             (_needless.pickled, messages_of_objects(run)),
             (_needless.logits, rows.take(logits)),
             (_needless.new_groups, rows.take(firsts_of_new_groups(rows))),

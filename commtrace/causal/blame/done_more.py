@@ -65,15 +65,18 @@ def counted_more(run: Measures, who: Suspects, does: DoneMore) -> OwnOperators |
     if does.cause is None or does.call < 0:
         return None
     longer_ns = does.longer_ns(run, len(who.ranks))
-    own = own_operators(run, who.ranks, does.call, does.stalls)
     # Stages run unlike numbers of operators: what a host does between these need not be of them.
     between = does.cause == "host" and other_stages(run, who.ranks)
+    own = own_operators(run, who.ranks, does.call, does.stalls)
     if own is not None and not between and own.explains(does.cause, longer_ns):
         return own
     if does.cause != "compute":
         return None
     its = inputs(run, who.ranks, does.call, does.stalls)
-    return its if its is not None and its.is_more(longer_ns) else None
+    if its is not None and its.is_more(longer_ns):
+        return its
+    own = own_operators(run, who.ranks, does.call, does.stalls, everywhere=True)
+    return own if own is not None and own.explains(does.cause, longer_ns) else None
 
 
 def slower(run: Measures, who: Suspects, does: DoneMore) -> float | None:

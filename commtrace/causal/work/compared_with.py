@@ -29,13 +29,20 @@ class ComparedWith(NamedTuple):
     whole_steps: bool
 
 
-def compared_with(run: Measures, ranks: tuple[int, ...], call: int) -> ComparedWith:
-    """Others that come to a call's place; where the ranks are a pipeline's stage, other stages."""
+def compared_with(
+    run: Measures, ranks: tuple[int, ...], call: int, *, everywhere: bool = False
+) -> ComparedWith:
+    """Others that come to a call's place; where the ranks are a pipeline's stage, other stages.
+
+    At that place, or ``everywhere`` they come to.
+    """
     calls = run_graph(run).calls
     if others := other_stages(run, ranks):
         which = np.isin(calls.rank, (*ranks, *others))
     else:
         which = calls.place == calls.place[call]
     there = distinct(calls.rank[which])
+    if everywhere:
+        which = np.isin(calls.rank, there)
     late = np.isin(there, ranks)
     return ComparedWith(there[late], there[~late], which, bool(others))

@@ -34,6 +34,7 @@ _MATTERS = 0.01  # of the time of all
 _COUNT, _TIME, _MEDIAN = 1, 2, 3  # of what _Ran has in the mean
 _MOST_OF = 0.5  # of the time that they compute longer
 _BETWEEN_NS = 200_000  # of Python between two operators, and no more, is what it takes to run them
+_NEXT_NS = 50_000  # from one operator of a loop to the next, Python's and what recording adds
 _COMPILES = re.compile(r"dynamo$|entire_\w+_compile$|.*\(dynamo_timed\)$")
 _OF_VOCABULARY = re.compile(r"softmax|cross_?entropy|nll_?loss|embedding", re.IGNORECASE)
 _COMPILATION = re.compile(r"^(Torch-Compiled Region): .*")  # by a number that ranks count apart
@@ -82,16 +83,22 @@ class OwnOperators(Struct, frozen=True):
         """Whether it is most of what they compute longer in a step, or do in Python meanwhile."""
         if cause == "host":
             return self.count * _BETWEEN_NS >= longer_ns
-        return cause == "compute" and self.time_ns >= _MOST_OF * longer_ns
+        between_ns = min(self.count * _NEXT_NS, self.time_ns)
+        return cause == "compute" and self.time_ns + between_ns >= _MOST_OF * longer_ns
 
 
 @measure
 def own_operators(
-    run: Measures, ranks: tuple[int, ...], call: int, steps: tuple[int, ...] = ()
+    run: Measures,
+    ranks: tuple[int, ...],
+    call: int,
+    steps: tuple[int, ...] = (),
+    *,
+    everywhere: bool = False,
 ) -> OwnOperators | None:
     """What ranks run more before a call of this place, in all steps or in some.
 
-    Where they are a pipeline's stage, what they run more in a step than other stages. ``call`` is
+    Or ``everywhere``: who is late at several places does a part at each. Where they are a pipeline's stage, what they run more in a step than other stages. ``call`` is
     one of the graph's, ``steps`` are numbers of its steps. Only what they run oftener in a step
     counts: whether it comes before a call or behind it may be chance. None where no rank ran
     operators, where no other comes there, or where they run no more than others.
@@ -99,7 +106,7 @@ def own_operators(
     its = run_graph(run)
     calls = its.calls
     chosen = np.asarray(its.steps)[list(steps)] if steps else distinct(calls.step)
-    mine, others, which, whole_steps = compared_with(run, ranks, call)
+    mine, others, which, whole_steps = compared_with(run, ranks, call, everywhere=everywhere)
     which = which & np.isin(calls.step, chosen)
     table, column = ("ops", HOSTS) if calls.on_cpu[call] else ("kernels", DEVICES)
     names = alike(run.rows(table, slice(0, 0)).coded("name")).names

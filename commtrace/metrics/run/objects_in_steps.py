@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["exchanged_objects", "messages_of_objects", "same_objects", "sent_states"]
 
 _STEPS = 3
+_SEVERAL = 4  # in a step
 _OFTEN = 10  # times, in a run without steps
 _LENGTHS_BYTES = 64  # of eight objects in a message
 _STATE_BYTES = 1_000_000  # such pickles are of tensors
@@ -80,11 +81,14 @@ def sent_states(rows: Rows) -> Bool:
 def exchanged_objects(rows: Rows) -> Bool:
     """Which rows of ``sequences`` exchange objects between all ranks, in every step.
 
-    Or scatter one rank's, behind the size of the largest. In a run without steps those of groups
-    that do so ten times or more.
+    Or scatter one rank's, behind the size of the largest; or send it, several in a step, as a
+    model's tensors one by one. In a run without steps those of groups that do so ten times or more.
     """
     gathered = _lengths(rows, "all_gather", ("all_gather", "gather"))
-    at = np.sort(np.append(gathered, _lengths(rows, "broadcast", ("scatter",))))
+    scattered, sent = (_lengths(rows, "broadcast", (op,)) for op in ("scatter", "broadcast"))
+    step = codes(rows.ints("sequence")[sent], rows.ints("step")[sent])
+    sent = sent[np.bincount(step)[step] >= _SEVERAL]
+    at = np.sort(np.concatenate((gathered, scattered, sent)))
     if (rows.ints("step") != NULL).any():
         return _flags(rows, _in_every_step(rows, _in_steps(rows, at)))
     sequence = rows.ints("sequence")[at]

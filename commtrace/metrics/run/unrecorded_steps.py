@@ -11,7 +11,7 @@ from commtrace.diagnosis import Note
 from commtrace.measures import measure
 from commtrace.metrics.run.manifest_ranks import manifest_ranks
 from commtrace.metrics.run.whole import profiler_steps
-from commtrace.quantiles import median
+from commtrace.quantiles import median, quantile
 from commtrace.units import ms
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _LEAST = 2
 _MUCH, _FAR, _MOST = 1.1, 2, 20
 _LITTLE = 0.97  # of a step
 _LONGEST_NS = 1_000_000  # that it can add
+_LONGER, _MANY = 1.5, 8
 _SEVERAL = 2  # long ones among the steps: the program's own
 
 
@@ -84,7 +85,7 @@ def pace(run: Measures) -> Pace | None:
     The recorder notes in the manifest how long steps took behind those that it recorded. None
     where it did not, has fewer than two of a rank, such as no recording makes 20 times as long, or
     steps of no length; and where some are long and some short before and behind, so that medians
-    are of the ones or the others.
+    are of the ones or the others, or only before, and few are known behind: these have less to do.
     """
     each = [_known(one.get("unrecorded_steps_ns")) for one in manifest_ranks(run)]
     known = [its for its in each if its is not None]
@@ -95,10 +96,12 @@ def pace(run: Measures) -> Pace | None:
     its = Pace(round(median(recorded)), round(median([median(some) for some in known])))
     if not 0 < its.recorded_ns <= _MOST * its.unrecorded_ns:
         return None
+    of_ranks = [recorded[rows] for rows in rows_by(steps.ints("rank")).values()]
+    if all(map(_are_unlike, of_ranks)) and not any(map(_are_unlike_or_many, known)):
+        return None
     by_means = float(recorded.mean() / np.concatenate(known).mean())
     if by_means / _MUCH <= its.slowdown <= by_means * _MUCH:
         return its
-    of_ranks = [recorded[rows] for rows in rows_by(steps.ints("rank")).values()]
     return None if all(map(_are_mixed, (*of_ranks, *known))) else its
 
 
@@ -107,6 +110,15 @@ def recording_adds_ns(run: Measures) -> int | None:
     known = [one.get("recording_adds_ns") for one in manifest_ranks(run)]
     times = [its for its in known if type(its) is int and 0 < its < _LONGEST_NS]
     return min(times, default=None)
+
+
+def _are_unlike(steps_ns: Int64) -> bool:
+    """Whether a rank's steps, or many of them, take far longer than its shortest."""
+    return quantile(steps_ns, 0.75) > _LONGER * steps_ns.min()
+
+
+def _are_unlike_or_many(steps_ns: Int64) -> bool:
+    return steps_ns.size >= _MANY or _are_unlike(steps_ns)
 
 
 def _are_mixed(steps_ns: Int64) -> bool:
