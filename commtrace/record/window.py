@@ -21,8 +21,8 @@ from commtrace.record.own_profiler import OWN
 from commtrace.record.profiler import Profiler
 from commtrace.record.rank_agreement import Meeting
 from commtrace.record.rounds import Rounds
-from commtrace.record.steps_after import StepsAfter
 from commtrace.record.trace_file import TraceFile
+from commtrace.record.unrecorded import Unrecorded
 from commtrace.units import counted
 
 __all__ = ["Window"]
@@ -81,7 +81,7 @@ class Window:
         self._in_flight, self._on_their_way = InFlight(), frozenset[int]()
         self._unsaved: str | None = None
         self._recounted_at = 0
-        self._afterwards = StepsAfter()
+        self._unrecorded = Unrecorded()
         self.no_steps_as: str | None = None
         self._had_no_steps = False
 
@@ -110,7 +110,7 @@ class Window:
         """A step has ended."""
         self._ended += 1
         if self._stage is _Stage.OVER:
-            self._afterwards.end()
+            self._unrecorded.end()
             return
         self._before.end()
         if self._ended == 1:
@@ -152,7 +152,7 @@ class Window:
 
     def _start_again(self) -> None:
         self._recounted_at = self._ended
-        self._afterwards = StepsAfter()  # those were an optimizer's
+        self._unrecorded = Unrecorded()  # those were an optimizer's
         self._unmark()
         self._profiler.stop()
         self._profiler = self._whole = Profiler()
@@ -205,7 +205,7 @@ class Window:
         """
         if self._had_no_steps and (adds_ns := recording_adds_ns()):
             return {"recording_adds_ns": adds_ns}
-        return self._afterwards.facts()
+        return self._unrecorded.facts()
 
     def _give_up(self) -> None:
         """No step of the window comes to its end: what was recorded before has to do."""
@@ -268,6 +268,8 @@ class Window:
         self._meeting.open(None if self._plan.on_signal else self._before.seconds)
         self._meeting.read()
         self._stage = _Stage.WARMING
+        if not is_needed:
+            self._unrecorded.begin_before()
 
     @property
     def _chooses(self) -> bool:
@@ -279,6 +281,7 @@ class Window:
         return self._meeting.lower("lowest number of steps", self._before.amount())
 
     def _start(self) -> None:
+        self._unrecorded.end_before()
         if self._chooses:
             self._amount = self._meeting.agree("number of steps", self._choose())
         if not self._profiler.runs:
@@ -344,7 +347,7 @@ class Window:
             self._save(None, over=False)
         except RecordError as error:  # not the program's: it goes on
             self._unsaved = str(error)
-        self._afterwards.begin()
+        self._unrecorded.begin()
 
     def _mark(self) -> None:
         if self._profiler.was_taken:  # their steps are not ours

@@ -583,12 +583,12 @@ def test_steps_of_an_optimizer_are_not_those_behind_the_programs_window(counted:
     mine = optimizer()
     for _ in range(60):
         mine.step()
-    afterwards = counted._window._afterwards
+    afterwards = counted._window._unrecorded
     assert afterwards.facts()
     for _ in range(20):
         commtrace.step()
-    assert counted._window._afterwards is not afterwards
-    (times,) = counted._window._afterwards.facts().values()
+    assert counted._window._unrecorded is not afterwards
+    (times,) = counted._window._unrecorded.facts().values()
     assert len(times) == 20 - 4 - 3  # behind the window's last, and three that settle
 
 

@@ -21,6 +21,7 @@ from commtrace.causal.edits.run_edits import as_measured, of_ranks, saved, saved
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.on_core import lags_on_cores
+from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.segments import own_work, work_on_cores
 from commtrace.measures import measure
 from commtrace.quantiles import median
@@ -54,7 +55,9 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     more = counted_more(run, who, does)
     times = slower(run, who, does) if more is None else None
     why = doubt(run, who, its, does, more, times, on_top_ns)
-    if why is None and mostly_recorded(run, who, alone_ns):
+    # Whose operators are counted is late, by however little when nobody records these.
+    counted = isinstance(more, OwnOperators)
+    if why is None and not counted and mostly_recorded(run, who, alone_ns):
         why = _RECORDED
     in_turn = its.persistent and works_by_turns(run, who.ranks)
     if why is None and in_turn:

@@ -98,10 +98,11 @@ def own_operators(
 ) -> OwnOperators | None:
     """What ranks run more before a call of this place, in all steps or in some.
 
-    Or ``everywhere``: who is late at several places does a part at each. Where they are a pipeline's stage, what they run more in a step than other stages. ``call`` is
-    one of the graph's, ``steps`` are numbers of its steps. Only what they run oftener in a step
-    counts: whether it comes before a call or behind it may be chance. None where no rank ran
-    operators, where no other comes there, or where they run no more than others.
+    Or ``everywhere``: who is late at several places does a part at each. Where they are a
+    pipeline's stage, what they run more in a step than other stages. ``call`` is one of the
+    graph's, ``steps`` are numbers of its steps. Only what they run oftener in a step counts:
+    whether it comes before a call or behind it may be chance. None where no rank ran operators,
+    where no other comes there, or where they run no more than others.
     """
     its = run_graph(run)
     calls = its.calls

@@ -114,7 +114,7 @@ def recording_adds_ns(run: Measures) -> int | None:
 
 def _are_unlike(steps_ns: Int64) -> bool:
     """Whether a rank's steps, or many of them, take far longer than its shortest."""
-    return quantile(steps_ns, 0.75) > _LONGER * steps_ns.min()
+    return bool(quantile(steps_ns, 0.75) > _LONGER * steps_ns.min())
 
 
 def _are_unlike_or_many(steps_ns: Int64) -> bool:
