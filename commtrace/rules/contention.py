@@ -17,10 +17,11 @@ from commtrace.metrics.run.whole import profiler_steps, worth_reporting
 from commtrace.quantiles import median, quantiles
 from commtrace.rules._crowded_cores import Crowded, crowded_cores
 from commtrace.rules._rule import Rule, too
+from commtrace.rules._taken_core import TakenCore, taken_core
 from commtrace.synthetic import Tiny
 from commtrace.table import Rows, Table
 from commtrace.trace_tables import KERNELS
-from commtrace.units import counted, ms, percent
+from commtrace.units import counted, ms, numbered, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -51,7 +52,9 @@ class Contention(Rule, frozen=True):
         as much slower, by what else ran beside communication, up to three times as much.
         On CPUs processes that compute with more threads, together, than the cores they may use,
         where the one that waits longest for a core does so for a tenth of its time or more; so it
-        is of processes that are bound to the same cores, though the host has others.
+        is of processes that are bound to the same cores, though the host has others. Or one rank
+        that waits for a core for 15 % of its time or more in nearly every step, four times as long
+        as any other: something else runs on its core.
 
     Why it costs time
         Communication kernels occupy multiprocessors and memory bandwidth that compute needs.
@@ -83,6 +86,10 @@ class Contention(Rule, frozen=True):
         is_much = crowded and worth_reporting(crowded.waited_ns, run, self.min_step_share)
         if crowded is not None and is_much and len(profiler_steps(run)):
             yield self._of_cores(run, crowded)
+        elif (taken := taken_core(run)) is not None and worth_reporting(
+            taken.cost_ns, run, self.min_step_share
+        ):
+            yield self._of_one(run, taken)
         compared = self._compared(run)
         if not compared:
             raise CannotLook(
@@ -132,6 +139,30 @@ class Contention(Rule, frozen=True):
             ),
             confidence="medium" if its.is_sure else "low",
             weighs_ns=its.waited_ns // 2,  # with fewer threads some of the work remains
+        )
+
+    def _of_one(self, run: Measures, its: TakenCore) -> Finding:
+        on = f" (it is bound to {numbered('core', its.cores)})" if its.bound and its.cores else ""
+        doubt = "" if its.bound else " (not sure: it may be chance which rank's core others take)"
+        return self.finding(
+            profiler_steps(run).when(),
+            summary=(
+                f"rank {its.rank} waits for a core for {ms(its.waits_ns)} of each step, others for "
+                f"{ms(its.others_ns)} at most: something else runs on its own{on}{doubt}"
+            ),
+            ranks=(its.rank,),
+            cost_ns=its.cost_ns,
+            evidence=(
+                Evidence("waiting for a core, median step", its.waits_ns, "ns"),
+                Evidence("the most of any other rank", its.others_ns, "ns"),
+            ),
+            advice=(
+                "look at what runs there (ps -eLo psr,pcpu,comm: other jobs, a neighbour, its own "
+                "loader's workers), and give the rank cores of its own (taskset, numactl, the "
+                "launcher's binding)"
+            ),
+            confidence="medium" if its.bound else "low",
+            explains=("exposed-communication",),
         )
 
     def _finding(self, run: Measures, worst: Compared, ranks: tuple[int, ...]) -> Finding:
