@@ -65,7 +65,8 @@ _PAIRED = (
     "follow each column-wise one: one all_reduce does for both"
 )
 # Of DDP's a step; its own are of 25 MiB.
-_MANY, _SMALL_BUCKET_BYTES, _LARGE_BUCKET_BYTES = 32, 4_000_000, 100_000_000
+_MANY, _SMALL_BUCKET_BYTES, _LARGE_BUCKET_BYTES = 8, 4_000_000, 100_000_000
+_BUCKET_BYTES, _FIRST_AND_LAST, _TIMES = 25_000_000, 2, 4
 _SCALARS = 1e-5  # of the largest call's bytes
 
 
@@ -200,9 +201,15 @@ def _options(run: Measures, op: str, rows: Int64) -> str:
 
 
 def larger_buckets(run: Measures, rows: Int64) -> str:
-    """That DDP's buckets could be larger, where a step has many small ones; empty else."""
+    """That DDP's buckets could be larger, where a step has many small ones; empty else.
+
+    Many for what they hold: of 25 MB, as they are by default, a quarter would do.
+    """
     calls = run.rows("collectives", rows)
-    count, size = median(_in_each_step(calls)), median(calls.ints("size_bytes"))
-    if is_labelled(run) or count < _MANY or not 0 < size < _SMALL_BUCKET_BYTES:
+    each, sizes = _in_each_step(calls), calls.ints("size_bytes")
+    count, size = median(each), median(sizes)
+    in_step = count * float(sizes.clip(min=0).mean()) if len(calls) else 0.0
+    many = max(_MANY, _TIMES * (in_step / _BUCKET_BYTES + _FIRST_AND_LAST))
+    if is_labelled(run) or count < many or not 0 < size < _SMALL_BUCKET_BYTES:
         return ""
     return f"larger buckets (bucket_cap_mb: each step has {count:.0f}, of {mb(size)})"

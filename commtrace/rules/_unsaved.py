@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from commtrace.arrays import distinct
 from commtrace.causal.work.cores import FULL, cores_used
+from commtrace.comms import DDP_FORWARD
 from commtrace.diagnosis import LOOKED, CannotLook, Evidence, Finding
 from commtrace.metrics.rank.exposed_calls import asynchronous, most_exposed, rows_of_operation
 from commtrace.metrics.run.exposed_waits import exposed_waits
@@ -146,9 +147,17 @@ class Unsaved(Struct, frozen=True, eq=False):
         less = f"communicate less: only what is needed, {fewer_bytes(run, ops)}or less often"
         cores = "give each rank more cores"
         first = f"{cores}: who shares them comes late by turns; else {less}"
-        advice = f"{asked(run, op)}{first if waits else f'{less}; or {cores}'}"
+        advice = f"{asked(run, op)}{self._buckets(op)}{first if waits else f'{less}; or {cores}'}"
         use = Evidence("used of the CPU cores", min(100 * used, 100.0), "%", 100 * FULL)
         return self._finding(op, why, advice, use, least=least)
+
+    def _buckets(self, op: str | None) -> str:
+        """That DDP's buckets could be larger; empty where they are no small ones of DDP's."""
+        by_ddp = self.run.rows("steps").coded("label").being(DDP_FORWARD).any()
+        if op != "all_reduce" or not by_ddp:
+            return ""
+        larger = larger_buckets(self.run, rows_of_operation(self.run, op))
+        return f"try {larger}; " if larger else ""
 
     def _behind_backward(self, behind: Hideable) -> Finding:
         """What is exposed of gradients' reductions, which backward cannot hide."""
