@@ -133,6 +133,17 @@ def averaged_again(needless: Rows) -> Said:
     )
 
 
+def in_other_pieces(needless: Rows) -> Said:
+    its = averaged_again(needless)
+    return structs.replace(
+        its,
+        what="as much is all_reduced again in every step, in other pieces: gradients twice, it "
+        "seems",
+        ruled_out=("micro-batches, and what layers sum: each has the same pieces",),
+        advice="leave out the second: what was averaged is the same on every rank",
+    )
+
+
 def sent_again(needless: Rows) -> Said:
     return Said(
         "one rank sends in every step as much as was all_reduced, the parameters it seems",

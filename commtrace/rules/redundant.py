@@ -25,7 +25,7 @@ from commtrace.causal.savings import mended_lags, of_unrecorded
 from commtrace.comms import POINT_TO_POINT
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.accumulation import of_another_pass, repeated_in_accumulation
-from commtrace.metrics.run.averaged_again import averaged_again
+from commtrace.metrics.run.averaged_again import averaged_again, averaged_in_other_pieces
 from commtrace.metrics.run.cut_gathers import gathers_of_layers
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.frozen_gathers import gathers_of_frozen
@@ -61,7 +61,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Twenty kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Twenty-one kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, by DDP, FSDP, or the program itself right behind each backward
         pass, though the last of the accumulation reduces the same sizes again. Gradients that a
         pass reduces for another model's optimizer, whose own pass reduces the same sizes and
@@ -71,7 +71,8 @@ class Redundant(Rule, frozen=True):
         bytes over a group whose members all took part in one right before, with nothing in between.
         Broadcasts with which DDP makes its module's buffers alike before each forward pass.
         All_reduces behind DDP's own, of as many bytes, or elements of any float types: gradients
-        that DDP has averaged, or parameters, which follow from these. Broadcasts of one root that
+        that DDP has averaged, or parameters, which follow from these; without DDP those of as many
+        elements as all before them in their step, in other pieces. Broadcasts of one root that
         send in a step as many elements as its all_reduces summed, though every rank can compute the
         same parameters of the same gradients; not where the root works longer than the others
         between the two. Broadcasts of one root, of the same three sizes or more in every step of a
@@ -153,6 +154,7 @@ class Redundant(Rule, frozen=True):
             (_needless.twice, reduced_twice(run, rows)),
             (_needless.buffers, rows.take(of_buffers(run, rows))),
             (_needless.averaged_again, rows.take(averaged_again(run, rows))),
+            (_needless.in_other_pieces, rows.take(averaged_in_other_pieces(run, rows))),
             (_needless.sent_again, rows.take(again)),
             (_needless.sent_always, rows.take(sent_always(run, rows) & ~again)),
             (_needless.regathered, _regathered(rows, repeated)),

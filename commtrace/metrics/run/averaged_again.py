@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["averaged_again"]
+__all__ = ["averaged_again", "averaged_in_other_pieces"]
 
 _ALWAYS = 0.9  # of the steps: the window may cut one
+_LEAST = 25_000  # elements: gradients of a model
 
 
 def averaged_again(run: Measures, rows: Rows) -> Bool:
@@ -45,6 +46,34 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
         if again.any():
             found[some[again & _behind_own(run, its, passes, kind)]] = True
     return found
+
+
+def averaged_in_other_pieces(run: Measures, rows: Rows) -> Bool:
+    """Which rows of ``sequences`` are all_reduces of as many elements as those before them.
+
+    In nearly all steps of a group that no DDP reduces in: all of its all_reduces of one float type,
+    the one half in other pieces than the other, as buckets and then each parameter. What
+    micro-batches reduce, or layers in forward and backward, has the same pieces.
+    """
+    found = np.zeros(len(rows), dtype=np.bool_)
+    is_float = rows.coded("dtype").where(lambda name: "float" in name)
+    known = rows.coded("op").being("all_reduce") & is_float & (rows.ints("step") != NULL)
+    at = np.flatnonzero(known)
+    if not at.size or len(_first_passes(run)):
+        return found
+    its = rows.take(at[np.lexsort((rows.ints("order")[at], rows.ints("rank")[at]))])
+    size, kind = elements(its), group_and_type(its)
+    between = codes(its.ints("rank"), kind, its.ints("step"))
+    so_far, count = _cumulated(between, size), int(between.max()) + 1
+    whole = sums(between, size, count)
+    second = 2 * so_far > whole[between]
+    ends_half = np.bincount(between, 2 * so_far == whole[between]) > 0
+    squares = np.where(second, 1.0, -1.0) * size.astype(np.float64) ** 2
+    again = ends_half & (np.bincount(between, squares) != 0) & (whole >= 2 * _LEAST)
+    of_kind = kind[first_rows(between)]
+    often = np.bincount(of_kind, again) / np.bincount(of_kind)
+    mine = second & again[between] & (often >= _ALWAYS)[kind]
+    return np.isin(rows.ints("operation"), its.ints("operation")[mine])
 
 
 def _of_layers(run: Measures) -> Int64:
