@@ -26,7 +26,7 @@ from commtrace.arrays import (
     nth,
 )
 from commtrace.causal.run.fan_out import fanned_out
-from commtrace.causal.run.from_root import from_root_ns
+from commtrace.causal.run.roots import from_root_ns, to_root_ns
 from commtrace.causal.run.telling_bytes import largest_bytes, telling_bytes
 from commtrace.comms import FROM_ROOT, POINT_TO_POINT, TO_ROOT
 from commtrace.diagnosis import CannotLook
@@ -278,7 +278,8 @@ def _last(every: Calls) -> Int64:
     last = most(number, start_ns, count)[number]
     if every.from_root.any():
         last = np.where(every.from_root, from_root_ns(every), last)
-    last = np.where(every.to_root & ~every.is_root, start_ns, last)
+    if every.to_root.any():
+        last = np.where(every.to_root & ~every.is_root, to_root_ns(every), last)
     sent_before = every.is_p2p & every.is_send & (end_ns <= last)
     last = np.where(sent_before, start_ns, last)
     kernel = kernels_of(every)

@@ -9,7 +9,7 @@ import numpy as np
 from commtrace.arrays import NULL, Int32, Int64, most, ranges, sorted_by
 from commtrace.causal.run.builder import MEET, Builder
 from commtrace.causal.run.calls import Calls, kernels_of, shares_kernel
-from commtrace.causal.run.from_root import kept_by_all
+from commtrace.causal.run.roots import kept_by_all
 from commtrace.metrics.run.waits import matched
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def meetings(made: Builder, mine: Calls) -> Int32:
     own = source == target
     from_root = mine.is_root[source] | kept_by_all(mine)[target] | ~mine.from_root[target]
     to_root = mine.is_root[target] | ~mine.to_root[target]
+    to_root |= mine.is_root[source] & mine.on_cpu[target]
     needs = own | (from_root & to_root & (mine.start_ns[source] <= mine.last_ns[target]))
     source, target = source[needs], target[needs]
     made.edges(MEET, made.started[source], met[target], 0)

@@ -1,4 +1,4 @@
-"""Whom who gets what a root sends has to wait for, besides the root."""
+"""Whom who gets what a root sends has to wait for, besides the root; and who sends to a root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commtrace.arrays import Bool, Int64, most
 if TYPE_CHECKING:
     from commtrace.causal.run.calls import Calls
 
-__all__ = ["from_root_ns", "kept_by_all"]
+__all__ = ["from_root_ns", "kept_by_all", "to_root_ns"]
 
 _SOON = 4  # times as soon as it had waited
 
@@ -20,6 +20,16 @@ def from_root_ns(every: Calls) -> Int64:
     """When all were there whom a call of what a root sends needs."""
     came_ns, by_root_ns = _last_before_end(every), _by_root(every)
     return np.where(_kept(every, came_ns, by_root_ns), came_ns, by_root_ns)
+
+
+def to_root_ns(every: Calls) -> Int64:
+    """When a call that sends to a root, and the root if it waited for that, had come.
+
+    Gloo sends only what is asked for already, however little it is:
+    https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc (``Pair::send``)
+    """
+    by_root_ns = _by_root(every)
+    return np.where(every.on_cpu & (by_root_ns <= every.end_ns), by_root_ns, every.start_ns)
 
 
 def kept_by_all(every: Calls) -> Bool:
