@@ -77,7 +77,8 @@ FOURTH = (
     ),
     Program(
         "prefetch_thread",
-        (Fault("deduplicate", LATE, (1,), "all_reduce", (*COMPUTE, *IDLE)),),
+        # Its thread takes the core of the one that trains.
+        (Fault("deduplicate", (*LATE, "contention"), (1,), "all_reduce", (*COMPUTE, *IDLE)),),
     ),
     Program(
         "pseudo_labels",

@@ -21,22 +21,29 @@ __all__ = ["TakenCore", "taken_core"]
 _MUCH = 0.15  # of the time that its thread runs or waits for a core
 _NEARLY_ALWAYS = 0.125  # of the steps at most it waits less in
 _FAR_MORE = 4.0  # times as long as any other
+_NEARLY = 0.75
 _STEPS = 3
 
 
 class TakenCore(Struct, frozen=True):
     """A ``rank`` that waits so long for a core in its median step, and the most of the others.
 
-    Without that the steps would be shorter by ``cost_ns`` in all. It is ``bound`` to ``cores``
-    where others of its machine are left to others.
+    Without that the steps would be shorter by ``cost_ns`` in all. Other threads of its own process
+    run for ``own_ns``. It is ``bound`` to ``cores`` where others of its machine are left to others.
     """
 
     rank: int
     waits_ns: float
     others_ns: float
+    own_ns: float
     cost_ns: int
     cores: tuple[int, ...]
     bound: bool
+
+    @property
+    def by_own(self) -> bool:
+        """Whether these threads run for as long as it waits, or nearly."""
+        return self.own_ns >= _NEARLY * self.waits_ns
 
 
 def taken_core(run: Measures) -> TakenCore | None:
@@ -54,12 +61,13 @@ def taken_core(run: Measures) -> TakenCore | None:
     measured, without = as_measured(run), lags_on_cores(run)
     if without is measured:
         return None
-    machine = machines(run)[rank]
+    machine, each = machines(run)[rank], known[rank]
     cores, usable = machine.cores or 0, machine.usable_cores or 0
     return TakenCore(
         rank=rank,
         waits_ns=waits[rank],
         others_ns=others_ns,
+        own_ns=1e3 * median([max(process - ran, 0) for _, ran, _, process in each]),
         cost_ns=int(saved(run, measured, [without]).sum()),
         cores=tuple(machine.core_ids or ()),
         bound=0 < usable < cores,

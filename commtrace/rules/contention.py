@@ -30,6 +30,14 @@ _BIND = (
     "bind each process to cores of its own, or to none (taskset -pc PID, os.sched_getaffinity(0): "
     "launchers and containers bind, too); they wait for each other's time on these"
 )
+_BY_OTHERS = (
+    "look at what runs there (ps -eLo psr,pcpu,comm: other jobs, a neighbour, its own loader's "
+    "workers), and give the rank cores of its own (taskset, numactl, the launcher's binding)"
+)
+_BY_OWN = (
+    "a thread beside the one that trains (prefetching, logging, a checkpoint, a server) computes "
+    "meanwhile: do less there, or in another process, or give the rank more cores"
+)
 _BESIDE = 0.8  # of a kernel's time
 _ALONE = Table(
     "alone",
@@ -143,12 +151,16 @@ class Contention(Rule, frozen=True):
 
     def _of_one(self, run: Measures, its: TakenCore) -> Finding:
         on = f" (it is bound to {numbered('core', its.cores)})" if its.bound and its.cores else ""
-        doubt = "" if its.bound else " (not sure: it may be chance which rank's core others take)"
+        sure = its.bound or its.by_own
+        doubt = "" if sure else " (not sure: it may be chance which rank's core others take)"
+        what = f"something else runs on its own{on}{doubt}"
+        if its.by_own:
+            what = f"other threads of its own run for {ms(its.own_ns)} meanwhile{on}"
         return self.finding(
             profiler_steps(run).when(),
             summary=(
                 f"rank {its.rank} waits for a core for {ms(its.waits_ns)} of each step, others for "
-                f"{ms(its.others_ns)} at most: something else runs on its own{on}{doubt}"
+                f"{ms(its.others_ns)} at most: {what}"
             ),
             ranks=(its.rank,),
             cost_ns=its.cost_ns,
@@ -156,12 +168,8 @@ class Contention(Rule, frozen=True):
                 Evidence("waiting for a core, median step", its.waits_ns, "ns"),
                 Evidence("the most of any other rank", its.others_ns, "ns"),
             ),
-            advice=(
-                "look at what runs there (ps -eLo psr,pcpu,comm: other jobs, a neighbour, its own "
-                "loader's workers), and give the rank cores of its own (taskset, numactl, the "
-                "launcher's binding)"
-            ),
-            confidence="medium" if its.bound else "low",
+            advice=_BY_OWN if its.by_own else _BY_OTHERS,
+            confidence="medium" if sure else "low",
             explains=("exposed-communication",),
         )
 

@@ -44,6 +44,14 @@ def test_a_rank_that_is_bound_to_it() -> None:
     assert finding.confidence == "medium"
 
 
+def test_threads_of_its_own_take_it() -> None:
+    steps = [(step, WORKS_US, 20_000, WORKS_US + 18_000) for step in range(STEPS)]
+    (finding,) = found([200] * STEPS, [20_000] * STEPS, steps=steps)
+    assert finding.summary.endswith("other threads of its own run for 18 ms meanwhile")
+    assert finding.advice.startswith("a thread beside the one that trains")
+    assert finding.confidence == "medium"
+
+
 def test_one_that_is_not_bound_may_have_it_by_chance() -> None:
     (finding,) = found([200] * STEPS, [20_000] * STEPS)
     assert "not sure: it may be chance" in finding.summary
