@@ -21,6 +21,7 @@ from commtrace.causal.work.segments import labelled
 from commtrace.causal.work.usual import mean_of
 from commtrace.diagnosis import Cause
 from commtrace.intervals import intersect, total, union
+from commtrace.metrics.rank.anomaly_checks import detects_anomalies
 from commtrace.metrics.run.all_to_all_loads import IMBALANCE
 from commtrace.metrics.run.joined_rows import operation_of
 from commtrace.metrics.run.run_clock import intervals_on_run
@@ -103,6 +104,10 @@ _GRADED = (
     "by sequence give each rank a part of its front and one of its end, zig-zag or striped); the "
     "saving is that of even work; where they take longer for the same, look at clock rates"
 )
+_ANOMALIES = (
+    "torch.autograd.set_detect_anomaly is on there: backward checks each gradient for NaN, and "
+    "forward keeps the stack of each operator; switch it off, or on for a few steps only"
+)
 _DISPATCH_MODE = "PythonDispatchMode"  # what torch calls its time in a trace
 _DISPATCHES = (
     "use it, as FlopCounterMode, in one step only and keep what it finds, or not while training"
@@ -147,6 +152,8 @@ def _advice(culprit: Culprit, run: Measures) -> str:
         return f"it receives {times:.3g} {_OWN if _sends_first(culprit, run) else _SPREAD}"
     if culprit.cause == "compute" and _same_kernels(culprit, run):
         return _slower(culprit, run) if culprit.persistent else _SLOWER_THEN
+    if culprit.cause == "compute" and _detects_anomalies(culprit, run):
+        return _ANOMALIES
     if culprit.cause == "compute" and not culprit.persistent:
         return _NOW_AND_THEN
     if culprit.cause == "copy":
@@ -156,6 +163,14 @@ def _advice(culprit: Culprit, run: Measures) -> str:
     if culprit.cause == "loader" and culprit.waits.mostly == "root":
         return ADVICE["loader"] + _READS_FOR_ALL
     return ADVICE[culprit.cause]
+
+
+def _detects_anomalies(culprit: Culprit, run: Measures) -> bool:
+    """Whether torch's anomaly detection is on there, and on no other rank that is looked at."""
+    others = [rank for rank in run.rows("ranks").ints("rank").tolist() if rank not in culprit.ranks]
+    if not others or not all(detects_anomalies(run, rank) for rank in culprit.ranks):
+        return False
+    return not detects_anomalies(run, others[0])
 
 
 def _sends_first(culprit: Culprit, run: Measures) -> bool:

@@ -9,6 +9,7 @@ from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.json.operators import (
     OperatorInputs,
     host_operators,
+    mentions,
     operator_inputs,
     python_functions,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "Scan",
     "every_event",
     "host_operators",
+    "mentions",
     "operator_inputs",
     "python_functions",
     "scan",

@@ -23,7 +23,7 @@ from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
 from commtrace.table import Coded
 
-__all__ = ["OperatorInputs", "host_operators", "operator_inputs", "python_functions"]
+__all__ = ["OperatorInputs", "host_operators", "mentions", "operator_inputs", "python_functions"]
 
 _FUNCTION = "python_function"
 _NOTHING = msgspec.Raw(b"null")
@@ -79,6 +79,19 @@ def python_functions(path: Path) -> Hosted:
         found.add([event for event in events if event.cat == _FUNCTION and event.ph == "X"])
 
     return found.hosted(_read_all(path, take, None))
+
+
+def mentions(path: Path, name: str) -> bool:
+    """Whether a file has this text anywhere, as an operator's name.
+
+    Raises TraceError where the file cannot be read.
+    """
+    text, before = f'"{name}"'.encode(), b""
+    for block in Source(path):
+        if text in (block := before + block):
+            return True
+        before = block[-len(text) :]
+    return False
 
 
 def operator_inputs(path: Path) -> OperatorInputs:
