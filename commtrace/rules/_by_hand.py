@@ -5,20 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from commtrace.arrays import codes, first_rows
 from commtrace.causal.edits.reduced_gathers import all_reduced_instead
 from commtrace.causal.savings import Edit
-from commtrace.metrics.run.sums_by_hand import HandMadeSum
+from commtrace.metrics.run.sums_by_hand import SMALL_BYTES, HandMadeSum
 from commtrace.metrics.run.whole import has_steps, step_count
 from commtrace.units import counted, ms, size
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["advice", "and_flat", "as_all_reduces", "summary", "taken_ns", "transfer_ns"]
+__all__ = [
+    "advice",
+    "and_flat",
+    "as_all_reduces",
+    "flattened",
+    "summary",
+    "taken_ns",
+    "transfer_ns",
+]
 
 _SEVERAL = 4
+
+
+def flattened(run: Measures, its: HandMadeSum) -> HandMadeSum:
+    """The same sums of flat tensors, where a step has several: of what is small one takes its time.
+
+    Of so few bytes each takes as long as all of them.
+    """
+    small = its.tensor_bytes < SMALL_BYTES
+    each = its.sums / max(step_count(run), 1) * float(small.mean())
+    if not has_steps(run) or each < _SEVERAL:
+        return its
+    return replace(its, needed=np.where(small, its.needed / each, its.needed))
 
 
 def as_all_reduces(run: Measures, its: HandMadeSum) -> Edit:

@@ -22,6 +22,7 @@ from commtrace.rules._by_hand import (
     advice,
     and_flat,
     as_all_reduces,
+    flattened,
     summary,
     taken_ns,
     transfer_ns,
@@ -71,7 +72,8 @@ class DecomposedAllReduce(Rule, frozen=True):
         leave out the all_gather. The potential saving is that of the run replayed without the
         first, and with the second taking the all_reduce's time. Of sums by hand it is their
         summing, and what links carry beyond an all_reduce: through one rank on a host of its own
-        n times as much, by broadcasts or around a ring n/2 times; of less than 64 kB nothing.
+        n times as much, by broadcasts or around a ring n/2 times; of less than 64 kB nothing, but
+        where a step has four such or more, as one flat tensor all but one.
 
     Blind spots
         A trace shows no addresses: that both work on one tensor follows from size, order and from
@@ -114,10 +116,11 @@ class DecomposedAllReduce(Rule, frozen=True):
 
     def _by_hand(self, run: Measures) -> Iterator[Finding]:
         for its in sums_by_hand(run):
-            estimate = taken_ns(run, its)
+            flat = flattened(run, its)
+            estimate = taken_ns(run, flat)
             if not worth_reporting(estimate, run, self.min_step_share):
                 continue
-            gain = saving(run, as_all_reduces(run, its), estimate, self.min_step_share)
+            gain = saving(run, as_all_reduces(run, flat), estimate, self.min_step_share)
             if not worth_reporting(gain.cost_ns, run, self.min_step_share):
                 continue
             took, needed = transfer_ns(run, its)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["HandMadeSum", "sums_by_hand"]
+__all__ = ["SMALL_BYTES", "HandMadeSum", "sums_by_hand"]
 
 Way = Literal["root", "messages", "broadcasts", "ring"]
 
@@ -51,7 +51,8 @@ _ASKED = frozenset({"gather", "scatter", "broadcast", *POINT_TO_POINT})
 _MOSTLY, _HALF = 0.8, 0.5
 _SEVERAL = 3
 _PAIR = 2
-_BY_BYTES = 1 << 16  # from so many on
+SMALL_BYTES = 1 << 16
+"""What takes as long however few bytes it has."""
 
 
 class HandMadeSum(Struct, frozen=True, eq=False):
@@ -298,7 +299,7 @@ def _sum(
     way: Way, root: int | None, its: _Rows, n: int, needed: float, *, sums: int
 ) -> HandMadeSum:
     # Few bytes take no link's time: each of a ring's 2(n-1) steps takes as long as one of these.
-    each = np.where(its.tensor_bytes >= _BY_BYTES, needed, 1.0)
+    each = np.where(its.tensor_bytes >= SMALL_BYTES, needed, 1.0)
     return HandMadeSum(
         way=way,
         group_size=n,
