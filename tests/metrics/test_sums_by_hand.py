@@ -19,8 +19,11 @@ STACK = ("aten::stack", "aten::mean")
 class Program:
     """A program's steps, written call by call: each rank calls when it has done what it did."""
 
-    def __init__(self, ranks: int, hosts: tuple[str, ...] = ("host",)) -> None:
+    def __init__(
+        self, ranks: int, hosts: tuple[str, ...] = ("host",), tensor_bytes: int = SIZE
+    ) -> None:
         self.run = Tiny(ranks, backend="gloo", hosts=hosts)
+        self.tensor_bytes = tensor_bytes
         self.free = [0.0] * ranks
 
     def line(
@@ -37,7 +40,7 @@ class Program:
             begin = self.free[rank]
             call = {"asynchronous": 0, "launch_ns": BASE_NS + round(begin * 1e3), "thread": 1}
             who = {"peer" if its in ("send", "recv") else "root": other}
-            size = SIZE * (self.run.ranks if its in ("gather", "scatter") else 1)
+            size = self.tensor_bytes * (self.run.ranks if its in ("gather", "scatter") else 1)
             self.run.collective(rank, its, begin + 5, end - begin - 5, size=size, **call, **who)
             self.run.gap(rank, begin, end - begin)
             self.free[rank] = end + 20
@@ -102,10 +105,12 @@ def test_a_copy_of_what_comes_is_no_sum() -> None:
     assert not found(hub(2, ("aten::copy_",)))
 
 
-def rooted(second: str, behind: tuple[str, ...] = STACK) -> Program:
-    its = Program(4)
+def rooted(
+    second: str, behind: tuple[str, ...] = STACK, sums: int = 2, tensor_bytes: int = SIZE
+) -> Program:
+    its = Program(4, tensor_bytes=tensor_bytes)
     for _ in its.steps():
-        for _ in range(2):
+        for _ in range(sums):
             its.line("gather", dict.fromkeys(range(4), 0), behind, by=0)
             if second:
                 its.line(second, dict.fromkeys(range(4), 0))
@@ -117,6 +122,15 @@ def test_what_is_gathered_summed_and_sent_again(second: str) -> None:
     (finding,) = found(rooted(second))
     assert "rank 0 gathers 1.05 MB from every rank, sums" in finding.summary
     assert finding.cost_ns == pytest.approx(STEPS * 2 * 2 * OP_US * 1e3, rel=0.15)
+
+
+@pytest.mark.parametrize(("sums", "calls_saved"), [(5, 8), (3, 0)])
+def test_of_small_ones_that_a_step_has_several_of_one_would_do(sums: int, calls_saved: int) -> None:
+    """Of five gathers and as many scatters a step has one each when all are one flat tensor."""
+    (finding,) = found(rooted("scatter", sums=sums, tensor_bytes=1_000))
+    summing_us = sums * 2 * OP_US
+    saved_us = summing_us + calls_saved * CALL_US
+    assert finding.cost_ns == pytest.approx(STEPS * saved_us * 1e3, rel=0.1)
 
 
 def test_what_only_the_root_uses_it_may_gather() -> None:
