@@ -25,7 +25,7 @@ from commtrace.reader.json.times import InexactError
 
 __all__ = ["scan_shared", "shares"]
 
-SHARE_BYTES = 25_000_000  # of JSON: less is read almost before another process has begun
+SHARE_BYTES = 20_000_000  # of JSON: less is read almost before another process has begun
 
 
 class _Job(Struct, frozen=True):
