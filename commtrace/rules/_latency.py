@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct, structs
 
-from commtrace.arrays import NULL, Bool, Float64, Int64
+from commtrace.arrays import NULL, Bool, Float64, Int64, rows_by
 from commtrace.comms import EVEN, POINT_TO_POINT, members
 from commtrace.diagnosis import Evidence
 from commtrace.expect import Link, Model, fit, nccl_latency_ns
+from commtrace.measures import measure
 from commtrace.metrics.rank.hosts import hosts
-from commtrace.metrics.run.bandwidth import served, typical_ns
+from commtrace.metrics.run.bandwidth import KIND, served, typical_ns
 from commtrace.metrics.run.group_hosts import host_count
 from commtrace.quantiles import median, quantile, quantiles
 from commtrace.table import Rows
@@ -159,9 +160,10 @@ def _as_larger(run: Measures, some: Served, max_bytes: int, known_ns: float) -> 
     has another cause.
     """
     op, group = (str(some.operations.coded(name).at(0)) for name in ("op", "communicator"))
-    every = served(run)
-    others = every.coded("communicator").being(group) & every.coded("op").where(EVEN.__contains__)
-    large = every.take(others & every.flags("exact") & ~every.coded("op").being(op))
+    every = _even(run).get(group)
+    if every is None:
+        return None
+    large = every.take(~every.coded("op").being(op))
     moved, rate = _moved(large), _moved(large) / typical_ns(large)
     far = moved >= _FAR * _moved(some.operations).max()
     if op not in EVEN or not far.any():
@@ -172,6 +174,16 @@ def _as_larger(run: Measures, some: Served, max_bytes: int, known_ns: float) -> 
     ns = quantile(left_ns[some.operations.ints("size_bytes") <= max_bytes], _SELDOM)
     origin = f"what is left of it at {gb_s:.3g} GB/s"
     return Latency(ns, origin, max_bytes, ns, link=link) if 0 < ns <= _AT_MOST * known_ns else None
+
+
+@measure
+def _even(run: Measures) -> dict[str, Rows]:
+    """The operations ``served`` whose ranks move as much each, if exact, by communicator."""
+    every = served(run).only(*KIND, "factor", "transfer_ns")
+    its = served(run).flags("exact") & every.coded("op").where(EVEN.__contains__)
+    every = every.take(its)
+    groups = rows_by(every.coded("communicator"))
+    return {str(name): every.take(rows) for (name,), rows in groups.items()}
 
 
 def _moved(its: Rows) -> Float64:

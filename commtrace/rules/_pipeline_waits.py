@@ -155,8 +155,8 @@ def _of_kernels(run: Measures, rank: int) -> float:
 
 def _of_layers(run: Measures, rank: int) -> float:
     calls = rows_of_rank(run, "collectives", rank)
-    groups = matched(run).matches.coded("communicator")
-    groups = groups.take(places_of_rank(run, "collectives", rank))
+    places = places_of_rank(run, "collectives", rank)
+    groups = matched(run).matches.some(places).coded("communicator")
     sums = dimensions_of(run, groups).being("tp") & ~calls.coded("device").being("cpu")
     calls = calls.take(sums & calls.coded("op").known & (calls.ints("group_size") > 1))
     op, ranks = calls.coded("op"), calls.ints("group_size").tolist()

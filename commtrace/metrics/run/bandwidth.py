@@ -149,9 +149,18 @@ def hidden(known: Rows, run: Measures) -> Float64:
 
 def on_gpus(known: Rows, run: Measures) -> Bool:
     """Which of these operations GPUs move."""
+    moved: Bool = _moved_by_gpus(run)[known.ints("operation")]
+    return moved
+
+
+@measure
+def _moved_by_gpus(run: Measures) -> Bool:
+    """By an operation's number: rules ask for each group."""
     on_cpu = run.rows("collectives").coded("device").being("cpu")
-    moved = matched(run).waits.ints("operation")[~on_cpu]
-    return np.isin(known.ints("operation"), moved)
+    number = matched(run).waits.ints("operation")
+    found = np.zeros(int(number.max(initial=-1)) + 1, np.bool_)
+    found[number[~on_cpu]] = True
+    return found
 
 
 def streams(known: Rows, run: Measures) -> tuple[int, ...]:
