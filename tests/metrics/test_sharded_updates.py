@@ -62,3 +62,14 @@ def test_a_gather_before_the_reductions_is_of_something_else() -> None:
             run.collective(rank, "all_gather", step * STEP_US + 100, 2_000, size=GRADIENTS)
             run.collective(rank, "all_reduce", step * STEP_US + 3_000, 2_000, size=GRADIENTS)
     assert not len(reduced_whole(run.trace()))
+
+
+def test_a_gather_of_what_a_reduce_scatter_left_in_parts() -> None:
+    run = Tiny(ranks=2)
+    for step in range(STEPS):
+        for rank in range(2):
+            at = step * STEP_US
+            run.step(rank, step, at, STEP_US)
+            for each, op in enumerate(("all_reduce", "reduce_scatter", "all_gather")):
+                run.collective(rank, op, at + 100 + 2_500 * each, 2_000, size=GRADIENTS)
+    assert not len(reduced_whole(run.trace()))

@@ -27,24 +27,28 @@ _ALWAYS = 0.9  # of the steps: the window may cut one
 def reduced_whole(run: Measures) -> Rows:
     """The large all_reduces, rows of ``called``, behind which as many elements are all_gathered.
 
-    In one group, in each step that has such: every rank updates a part of what it gathers then. Of
-    GPUs alone: gloo's reduce_scatter is no faster.
+    In one group, in each step that has such: every rank updates a part of what it gathers then.
+    What reduce_scatters left in parts is gathered for them. Of GPUs alone: gloo's reduce_scatter
+    is no faster.
     """
     rows, every = sequences(run), called(run)
     size, step, order = (rows.ints(name) for name in ("size_bytes", "step", "order"))
     known = (step != NULL) & (size >= _LARGE_BYTES) & ~rows.coded("device").being("cpu")
-    summed, gathered = (
-        np.flatnonzero(known & rows.coded("op").being(op)) for op in ("all_reduce", "all_gather")
+    summed, gathered, scattered = (
+        np.flatnonzero(known & rows.coded("op").being(op))
+        for op in ("all_reduce", "all_gather", "reduce_scatter")
     )
     if not summed.size or not gathered.size:
         return every.take(slice(0))
     place, many = codes(rows.ints("sequence"), step), elements(rows)
     count = int(place.max()) + 1
-    whole, back = (sums(place[its], many[its], count) for its in (summed, gathered))
+    whole, back, parts = (
+        sums(place[its], many[its], count) for its in (summed, gathered, scattered)
+    )
     behind = most(place[summed], order[summed], count) < least(
         place[gathered], order[gathered], count
     )
-    alike = behind & (abs(back - whole) <= _PADDED * whole) & (whole > 0)
+    alike = behind & (abs(back - parts - whole) <= _PADDED * whole) & (whole > 0)
     group = codes(rows.coded("communicator"))
     reducing = np.unique(place[summed])
     of = group[first_rows(place)][reducing]
