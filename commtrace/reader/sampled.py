@@ -36,7 +36,7 @@ def _of_gpu_calls(scan: Scan) -> str | None:
     if median(np.diff(numbers)) < _APART or numbers.size > _DENSE * all_of_them:
         return None
     return (
-        f"its calls of the GPU's runtime are numbered (correlation), and {numbers.size:,} of "
+        f"calls of the GPU's runtime are numbered (correlation), and {numbers.size:,} of "
         f"{all_of_them:,} are in the file: events were filtered, or are a sample"
     )
 
@@ -46,6 +46,6 @@ def _of_host_events(scan: Scan) -> str | None:
     if not found or max(found) - min(found) < max(_APART * scan.events, _FEW):
         return None
     return (
-        f"its host's events are numbered (Ev Idx), up to {max(found):,}, and "
+        f"events of the host are numbered (Ev Idx), up to {max(found):,}, and "
         f"{counted(scan.events, 'event')} are in the file: events were filtered, or are a sample"
     )
