@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, grouped
+from commtrace.arrays import NULL, Float64, distinct, grouped
 from commtrace.causal.edits.reduced_gathers import all_reduced
 from commtrace.causal.savings import Edit, Saving, of_transfers, saving
 from commtrace.comms import bus_factor
@@ -186,9 +186,11 @@ class ByteInflation(Rule, frozen=True):
         gain = of_transfers(run, its, less, float(less.sum()), self.min_step_share)
         if not worth_reporting(gain.cost_ns, run, self.min_step_share):
             return
-        size = mb(float(its.ints("size_bytes").sum()) / max(step_count(run), 1))
+        calls = run.rows("collectives", rows_of_operations(run, its))
+        steps = max(step_count(run), 1) * distinct(calls.ints("rank")).size
+        size = mb(float(calls.ints("size_bytes").sum()) / steps)
         yield self.finding(
-            run.rows("collectives", rows_of_operations(run, its)),
+            calls,
             summary=(
                 f"all_reduces bring {size} of gradients a step to every rank, which updates a "
                 "part, it seems: as many elements are all_gathered behind them"

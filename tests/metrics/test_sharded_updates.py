@@ -73,3 +73,17 @@ def test_a_gather_of_what_a_reduce_scatter_left_in_parts() -> None:
             for each, op in enumerate(("all_reduce", "reduce_scatter", "all_gather")):
                 run.collective(rank, op, at + 100 + 2_500 * each, 2_000, size=GRADIENTS)
     assert not len(reduced_whole(run.trace()))
+
+
+def test_what_a_rank_gets_is_told_however_many_groups_there_are() -> None:
+    run = Tiny(ranks=4)
+    run.groups = {"1": (0, 1), "2": (2, 3)}
+    for step in range(STEPS):
+        for rank in range(4):
+            at = step * STEP_US
+            run.step(rank, step, at, STEP_US)
+            for each, op in enumerate(("all_reduce", "all_gather")):
+                at_us, group = at + 1_000 + 3_000 * each, str(1 + rank // 2)
+                run.collective(rank, op, at_us, 2_500, size=GRADIENTS, group=group)
+    (found,) = diagnose(run.trace(), select=["byte-inflation"]).findings
+    assert found.summary.startswith("all_reduces bring 64 MB of gradients a step to every rank")
