@@ -29,6 +29,7 @@ __all__ = [
     "full_size_bytes",
     "is_communication_annotation",
     "is_communication_call",
+    "is_floating",
     "is_message",
     "is_update",
     "members",
@@ -176,6 +177,15 @@ def canonical_dtype(name: str) -> str | None:
 def element_bytes(dtype: str) -> int:
     """Bytes of one element of a canonical dtype. KeyError for any other name."""
     return _BYTES[dtype]
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether a canonical dtype is of floating-point numbers.
+
+    >>> is_floating("bfloat16"), is_floating("int64")
+    (True, False)
+    """
+    return "float" in dtype
 
 
 def is_message(name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commtrace.arrays import NULL, Bool, Int64, codes, first_rows, most, rows_by, sorted_by, sums
-from commtrace.comms import DDP_FORWARD
+from commtrace.comms import DDP_FORWARD, is_floating
 from commtrace.metrics.run.called_in import in_backward
 from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.known_already import group_and_type
@@ -37,7 +37,7 @@ def averaged_again(run: Measures, rows: Rows) -> Bool:
     at = at[~np.isin(rows.ints("operation")[at], _of_layers(run))]
     if not at.size:
         return found
-    floats = at[rows.coded("dtype").where(lambda name: "float" in name)[at]]
+    floats = at[rows.coded("dtype").where(is_floating)[at]]
     for some, of_type in ((at, True), (floats, False)):
         its = rows.take(some)
         kind = group_and_type(its) if of_type else codes(its.coded("communicator"))
@@ -56,7 +56,7 @@ def averaged_in_other_pieces(run: Measures, rows: Rows) -> Bool:
     micro-batches reduce, or layers in forward and backward, has the same pieces.
     """
     found = np.zeros(len(rows), dtype=np.bool_)
-    is_float = rows.coded("dtype").where(lambda name: "float" in name)
+    is_float = rows.coded("dtype").where(is_floating)
     known = rows.coded("op").being("all_reduce") & is_float & (rows.ints("step") != NULL)
     at = np.flatnonzero(known)
     if not at.size or len(_first_passes(run)):

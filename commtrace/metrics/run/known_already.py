@@ -22,7 +22,7 @@ from commtrace.arrays import (
     rows_by,
     sums,
 )
-from commtrace.comms import POINT_TO_POINT, TO_ROOT, members
+from commtrace.comms import POINT_TO_POINT, TO_ROOT, is_floating, members
 from commtrace.intervals import covered
 from commtrace.metrics.rank.activity import Device, device_activity
 from commtrace.metrics.run.elements import elements
@@ -75,7 +75,7 @@ def _all_that_is_summed(rows: Rows, sent: Int64, summed: Int64, step: Int64) -> 
     place = codes(rows.ints("sequence"), rows.ints("step"))
     count, first = int(step.max()) + 1, first_rows(step)
     all_sent = sums(step[sent], many[sent], count)
-    is_float = dtype.where(lambda name: "float" in name)
+    is_float = dtype.where(is_floating)
     found = np.zeros(count, dtype=np.bool_)
     for one in distinct(dtype.codes[summed]).tolist():
         its = summed[dtype.codes[summed] == one]
@@ -93,7 +93,7 @@ def sent_always(run: Measures, rows: Rows) -> Bool:
     """
     op, group, size = rows.coded("op"), rows.coded("communicator"), rows.ints("size_bytes")
     is_sent = op.being("broadcast") & (rows.ints("step") != NULL)
-    is_sent &= rows.coded("dtype").where(lambda name: "float" in name)
+    is_sent &= rows.coded("dtype").where(is_floating)
     is_sent &= np.isin(group.codes, group.codes[op.where(_AVERAGES.__contains__)])
     others = run.rows("collectives").coded("op").where((*TO_ROOT, *POINT_TO_POINT).__contains__)
     if not is_sent.any() or others.any():
