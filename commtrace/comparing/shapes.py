@@ -18,8 +18,8 @@ from commtrace.errors import TraceError
 from commtrace.measures import measure
 from commtrace.metrics.rank.rank_file import file_of
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
+from commtrace.nesting import around
 from commtrace.reader.json import operator_inputs
-from commtrace.reader.nesting import around
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

@@ -8,8 +8,8 @@ import numpy as np
 
 from commtrace import comms
 from commtrace.arrays import NULL, Int64
+from commtrace.nesting import begun_within, outermost
 from commtrace.reader.json.events import Call, Hosted, Scan
-from commtrace.reader.nesting import begun_within, outermost
 from commtrace.table import Coded, Columns
 
 __all__ = ["Steps", "operators", "step_ranges"]

@@ -10,9 +10,9 @@ import numpy as np
 from commtrace import comms
 from commtrace.arrays import Bool, Int64, among, distinct
 from commtrace.intervals import Intervals, covered, inside, intersect, subtract, union, united
+from commtrace.nesting import innermost
 from commtrace.reader.bucket_waits import buckets_taken_apart
 from commtrace.reader.json.events import Hosted, Scan
-from commtrace.reader.nesting import innermost
 
 __all__ = ["host_gaps"]
 

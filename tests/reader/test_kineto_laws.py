@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from commtrace.nesting import begun_within, enclosing, outermost
 from commtrace.reader.json.events import Arguments, Call
-from commtrace.reader.nesting import Nest, begun_within, enclosing, outermost
+from commtrace.reader.nest import Nest
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=12)
 JSON = st.recursive(

@@ -20,8 +20,8 @@ from commtrace.errors import TraceError
 from commtrace.measures import measure
 from commtrace.metrics.rank.rank_file import file_of
 from commtrace.metrics.rank.rows_of import places_of_rank, ranks_of
+from commtrace.nesting import around, enclosing
 from commtrace.reader.json import OperatorInputs, operator_inputs
-from commtrace.reader.nesting import around, enclosing
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

@@ -14,8 +14,8 @@ from commtrace.errors import TraceError
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rank_file import file_of
+from commtrace.nesting import outermost
 from commtrace.reader.json import Hosted, host_operators, python_functions
-from commtrace.reader.nesting import outermost
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures

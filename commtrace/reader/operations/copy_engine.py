@@ -16,7 +16,7 @@ from commtrace import comms
 from commtrace.arrays import NULL
 from commtrace.reader.gpu import Launched
 from commtrace.reader.json.events import Arguments, Call, Scan
-from commtrace.reader.nesting import Nest
+from commtrace.reader.nest import Nest
 
 __all__ = ["Copied", "copied"]
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from commtrace import comms
 from commtrace.reader.json.events import Call, Scan
-from commtrace.reader.nesting import by_thread
+from commtrace.reader.nest import by_thread
 from commtrace.reader.operations.operation_facts import (
     Described,
     annotation,

@@ -16,7 +16,7 @@ from commtrace import comms, kernels
 from commtrace.arrays import NULL
 from commtrace.reader.gpu import Launched
 from commtrace.reader.json.events import Call, Scan
-from commtrace.reader.nesting import Nest, by_thread
+from commtrace.reader.nest import Nest, by_thread
 from commtrace.reader.operations.copy_engine import copied
 from commtrace.reader.operations.operation_facts import (
     Described,
