@@ -61,6 +61,7 @@ def on_cpus(run: Measures) -> Measures:
         run,
         collectives=calls,
         steps=schema.STEPS.rows(steps),
+        host_operators=schema.HOST_OPERATORS.rows(),
         host_gaps=schema.HOST_GAPS.rows(gaps),
     )
 

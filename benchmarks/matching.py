@@ -74,6 +74,7 @@ def _trace(ranks: int, rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> 
         synchronisations=schema.SYNCHRONISATIONS.rows(),
         collectives=schema.COLLECTIVES.rows(known),
         ops=schema.OPS.rows(),
+        host_operators=schema.HOST_OPERATORS.rows(),
         host_gaps=schema.HOST_GAPS.rows(),
         steps=schema.STEPS.rows(),
         groups=schema.GROUPS.of_dicts(

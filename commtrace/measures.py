@@ -88,6 +88,7 @@ class Measures:
     synchronisations: _Table = _Table()
     collectives: _Table = _Table()
     ops: _Table = _Table()
+    host_operators: _Table = _Table()
     host_gaps: _Table = _Table()
     steps: _Table = _Table()
     groups: _Table = _Table()

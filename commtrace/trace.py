@@ -13,7 +13,7 @@ from commtrace.table import Columns
 
 __all__ = ["PACKED", "RankTrace"]
 
-PACKED = ("kernels", "copies", "blocking_calls", "synchronisations")
+PACKED = ("kernels", "copies", "blocking_calls", "synchronisations", "host_operators")
 """The tables of a rank that may have millions of rows: they are packed where they are made."""
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "FAILED",
     "GROUPS",
     "HOST_GAPS",
+    "HOST_OPERATORS",
     "KERNELS",
     "LEFT_OUT",
     "MISSING_RANK",
@@ -238,6 +239,19 @@ OPS = Table(
     ),
 )
 
+HOST_OPERATORS = Table(
+    "host_operators",
+    "one operator that is not called by another, on the host of a GPU",
+    (
+        _RANK,
+        _int("thread", "The thread it ran on."),
+        _text("name", "The operator's name."),
+        _START,
+        _DURATION,
+        _maybe("step", "n of the `ProfilerStep#n` that it begins in; null outside any."),
+    ),
+)
+
 HOST_GAPS = Table(
     "host_gaps",
     "a time in which a host thread that calls communication ran no operator, while an operation "
@@ -313,6 +327,7 @@ TABLES = (
     SYNCHRONISATIONS,
     COLLECTIVES,
     OPS,
+    HOST_OPERATORS,
     HOST_GAPS,
     STEPS,
     GROUPS,

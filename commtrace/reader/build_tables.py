@@ -121,6 +121,7 @@ def tables(scan: Scan, identity: Identity) -> Tables:
         "synchronisations": synchronisations.synchronisations(scan, steps, rank),
         "collectives": _collectives(rows, steps, launches=scan.launches.start_ns.size > 0),
         "ops": host.operators(scan, steps, rank),
+        "host_operators": host.beside_gpu(scan, steps, rank),
         "host_gaps": {**gaps, "step": steps.containing(gaps["start_ns"])},
         "steps": host.step_ranges(scan, steps, rank),
         "groups": _groups(context.groups, rank),

@@ -12,7 +12,7 @@ from commtrace.nesting import begun_within, outermost
 from commtrace.reader.json.events import Call, Hosted, Scan
 from commtrace.table import Coded, Columns
 
-__all__ = ["Steps", "operators", "step_ranges"]
+__all__ = ["Steps", "beside_gpu", "operators", "step_ranges"]
 
 _STEP = re.compile(rf"^{comms.STEP_PREFIX}(\d{{1,18}})$")
 
@@ -96,6 +96,19 @@ def operators(scan: Scan, steps: Steps, rank: int) -> Columns:
         "start_ns": start_ns,
         "duration_ns": every.duration_ns[rows],
         "step": steps.containing(start_ns),
+    }
+
+
+def beside_gpu(scan: Scan, steps: Steps, rank: int) -> Columns:
+    """The table of the operators on the host of a GPU."""
+    its = scan.beside_gpu
+    return {
+        "rank": np.full(its.thread.size, rank),
+        "thread": its.thread,
+        "name": its.name,
+        "start_ns": its.start_ns,
+        "duration_ns": its.duration_ns,
+        "step": steps.containing(its.start_ns),
     }
 
 

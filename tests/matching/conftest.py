@@ -167,6 +167,7 @@ def _generate(
             synchronisations=schema.SYNCHRONISATIONS.rows(),
             collectives=_collectives(truth, clocks, identifiers, own_names),
             ops=schema.OPS.rows(),
+            host_operators=schema.HOST_OPERATORS.rows(),
             host_gaps=schema.HOST_GAPS.rows(),
             steps=schema.STEPS.rows(),
             groups=_groups(truth, world_size, own_names),

@@ -427,6 +427,7 @@ def _measures(job: _Job) -> Measures:
         synchronisations=schema.SYNCHRONISATIONS.rows(),
         collectives=schema.COLLECTIVES.of_dicts(collectives),
         ops=schema.OPS.rows(),
+        host_operators=schema.HOST_OPERATORS.rows(),
         host_gaps=schema.HOST_GAPS.rows(),
         steps=schema.STEPS.of_dicts(
             [{**times({**whole, "rank": rank}), "label": None} for rank in job.everyone]

@@ -81,10 +81,24 @@ def _scan(path: Path) -> Scan:
             [event for event in events if event.get("cat") == "cuda_sync"], base
         ),
         operators=_hosted([] if gpu else operators, base),
+        beside_gpu=_hosted(_outermost(operators) if gpu else [], base),
         annotations=_hosted(annotations, base),
         calls=tuple(_call(e, base, row.get(id(e), -1)) for e in events if _is_call(e)),
         events=len(every),
     )
+
+
+def _outermost(operators: list[Event]) -> list[Event]:
+    """Those that begin in no other of their thread; of the same times, the first alone."""
+    open_until: dict[Any, Decimal] = {}
+    found = set()
+    for event in sorted(operators, key=lambda one: (Decimal(one["ts"]), -Decimal(one["dur"]))):
+        thread, start = event["tid"], Decimal(event["ts"])
+        if start >= open_until.get(thread, start):
+            found.add(id(event))
+        end = max(open_until.get(thread, start), start + Decimal(event["dur"]))
+        open_until[thread] = end
+    return [event for event in operators if id(event) in found]
 
 
 def _is_annotation(event: Event) -> bool:

@@ -17,7 +17,7 @@ import pytest
 
 from commtrace.errors import TraceError
 from commtrace.metrics.run.line_looks import line_looks
-from commtrace.reader import nesting, workers
+from commtrace.reader import nest, workers
 from commtrace.reader.build_tables import tables
 from commtrace.reader.json import document, metadata, salvage
 from commtrace.reader.json.events import Arguments, Call
@@ -306,9 +306,9 @@ def test_ranks_that_few_words_imply_are_not_spelled_out_without_end(tmp_path: Pa
 
 def test_calls_within_calls_without_end() -> None:
     deep = [Call("cpu_op", "c10d::send", 1, n, 10_000 - 2 * n, Arguments()) for n in range(3000)]
-    nest = nesting.Nest(deep)
-    with mock.patch.object(nesting, "_is_open", wraps=nesting._is_open) as asked:
-        assert nest.around(3500)[0] is deep[-1]
+    its = nest.Nest(deep)
+    with mock.patch.object(nest, "_is_open", wraps=nest._is_open) as asked:
+        assert its.around(3500)[0] is deep[-1]
     assert asked.call_count < 300
 
 

@@ -1,9 +1,8 @@
-"""What a rank's host ran at some times; where GPUs work only its file tells, read once more."""
+"""What a rank's host ran at some times."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,11 +13,13 @@ from commtrace.errors import TraceError
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.measures import measure
 from commtrace.metrics.rank.rank_file import file_of
+from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.nesting import outermost
-from commtrace.reader.json import Hosted, host_operators, python_functions
+from commtrace.reader.json import Hosted, python_functions
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
+    from commtrace.table import Rows
 
 __all__ = ["HostMeanwhile", "function_during", "host_meanwhile", "outermost_operators"]
 
@@ -40,10 +41,10 @@ class HostMeanwhile(Struct, frozen=True):
 def host_meanwhile(run: Measures, rank: int, when: Intervals) -> HostMeanwhile | None:
     """What a rank's host ran in a merged set of times, on the rank's own clock.
 
-    None where its file cannot be read again, or is one of several.
+    None where its trace has no operators.
     """
-    its = _outermost(run, rank)
-    if its is None:
+    its = outermost_operators(run, rank)
+    if not its.start_ns.size:
         return None
     start, end, name = its.start_ns, its.start_ns + its.duration_ns, its.name
     time = _by_name(its, when)
@@ -81,20 +82,21 @@ def _by_name(its: Hosted, when: Intervals) -> Float64:
 
 
 @measure
-def _outermost(run: Measures, rank: int) -> Hosted | None:
-    """The operators of a rank's file that no others call."""
-    file = file_of(run, rank)
-    return None if file is None else outermost_operators(file)
-
-
-def outermost_operators(file: Path) -> Hosted | None:
-    """The operators of a file that no others call; None where it cannot be read again."""
-    try:
-        its = host_operators(file)
-    except TraceError:
-        return None
+def outermost_operators(run: Measures, rank: int) -> Hosted:
+    """The operators of a rank that no others call, on the rank's own clock."""
+    rows = rows_of_rank(run, "host_operators", rank)
+    if len(rows):
+        return _hosted(rows)
+    its = _hosted(rows_of_rank(run, "ops", rank))
+    # Communication is there whatever encloses it.
     top = np.flatnonzero(outermost(its.thread, its.start_ns, its.duration_ns))
     return Hosted(its.name.take(top), its.thread[top], its.start_ns[top], its.duration_ns[top])
+
+
+def _hosted(rows: Rows) -> Hosted:
+    return Hosted(
+        rows.coded("name"), rows.ints("thread"), rows.ints("start_ns"), rows.ints("duration_ns")
+    )
 
 
 @measure

@@ -1,19 +1,16 @@
-"""How much longer hosts take for the same operators, which their files tell, read once more."""
+"""How much longer hosts take for the same operators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import spread
-from commtrace.engine import each, for_files
 from commtrace.measures import measure
 from commtrace.metrics.rank.host_meanwhile import outermost_operators
-from commtrace.metrics.rank.rank_file import file_of
 from commtrace.quantiles import median
 
 if TYPE_CHECKING:
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SlowerOperators", "slower_operators"]
 
-_COMPARED = 3  # of the ranks, and of the others: each one's file is read once more
+_COMPARED = 3  # of the ranks, and of the others
 _CALLS = 10  # of an operator, of each of them
 _OPERATORS = 3  # of one alone the operator may be to blame
 _SLOWER = 1.25  # times as long
@@ -53,13 +50,10 @@ def slower_operators(
 ) -> SlowerOperators | None:
     """Of these ranks' hosts, a few of them, beside some others'.
 
-    None where nearly all their operators do not take longer, and where files do not tell.
+    None where nearly all their operators do not take longer, and where traces do not tell.
     """
     some, rest = ([its[at] for at in spread(len(its), _COMPARED)] for its in (ranks, others))
-    files = {rank: file for rank in (*some, *rest) if (file := file_of(run, rank)) is not None}
-    rank_of = {file: rank for rank, file in files.items()}
-    outcomes = each(_operators, [*rank_of], for_files([*rank_of]))
-    known = {rank_of[file]: its for file, its in outcomes if isinstance(its, dict)}
+    known = {rank: its for rank in (*some, *rest) if (its := _operators(run, rank))}
     if len(known) < len(some) + len(rest) or not rest:
         return None
     mine, usual = (_in_median([known[rank] for rank in its]) for its in (some, rest))
@@ -91,10 +85,8 @@ def _in_median(ranks: Sequence[Mapping[str, _Often]]) -> dict[str, _Often]:
     return found
 
 
-def _operators(file: Path) -> dict[str, _Often]:
-    its = outermost_operators(file)
-    if its is None:
-        return {}
+def _operators(run: Measures, rank: int) -> dict[str, _Often]:
+    its = outermost_operators(run, rank)
     name = its.name
     order = np.argsort(name.codes, kind="stable")
     ends = np.cumsum(np.bincount(name.codes, minlength=len(name.names)))

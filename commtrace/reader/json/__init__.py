@@ -1,14 +1,13 @@
 """A trace file's bytes, decoded.
 
 ``scan`` is for analysis, ``every_event`` for a picture, ``operator_inputs`` for what operators
-work on, ``host_operators`` for when they run beside GPUs, ``python_functions`` for what calls them.
+work on, ``python_functions`` for what calls them.
 """
 
 from commtrace.reader.json.decoded_event import Event
 from commtrace.reader.json.events import Hosted, Scan
 from commtrace.reader.json.operators import (
     OperatorInputs,
-    host_operators,
     mentions,
     operator_inputs,
     python_functions,
@@ -25,7 +24,6 @@ __all__ = [
     "OperatorInputs",
     "Scan",
     "every_event",
-    "host_operators",
     "mentions",
     "operator_inputs",
     "python_functions",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from commtrace.arrays import NULL, Int64
+from commtrace.arrays import NULL, Bool, Int64
 from commtrace.table import Coded
 
 __all__ = ["Names", "Numbers", "decoded_integers", "integers"]
@@ -39,6 +39,12 @@ class Names:
         codes = np.array([*map(self._index.__getitem__, later._index)], dtype=np.int32)
         self._codes += [codes[part] for part in later._codes]
 
+    def only(self, some: Bool) -> Names:
+        """Some of the rows."""
+        kept = Names()
+        kept._index, kept._codes = self._index, [np.concatenate(self._codes)[some]]
+        return kept
+
     def coded(self) -> Coded:
         """All rows."""
         return Coded(np.concatenate(self._codes), tuple(map(str, self._index)))
@@ -62,6 +68,13 @@ class Numbers:
         self.rows += later.rows
         for name, parts in later._parts.items():
             self._parts[name] += parts
+
+    def only(self, some: Bool) -> Numbers:
+        """Some of the rows."""
+        kept = Numbers(())
+        kept.rows = int(some.sum())
+        kept._parts = {name: [np.concatenate(its)[some]] for name, its in self._parts.items()}
+        return kept
 
     def joined(self, base_ns: int) -> dict[str, Int64]:
         """All rows, with ``base_ns`` added to the starts."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from commtrace import comms, kernels
 from commtrace.arrays import NULL, Int64
+from commtrace.nesting import outermost
 from commtrace.reader.json import arguments
 from commtrace.reader.json.accelerators import Accelerators
 from commtrace.reader.json.categories import GPU, KINDS, ON_HOST
@@ -34,6 +35,7 @@ _ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_d
 _CALLED = ("correlation", "thread")
 _AWAITED = ("device", "stream", "correlation", "event", "awaited_stream", "record_correlation")
 _BATCH = 1024  # fewer would waste numpy's time, more the cache's
+_MANY = 65_536
 
 _Found = tuple[Event, Call]
 """What communicates; its time is without the trace's base."""
@@ -56,6 +58,14 @@ class _Columns:
     def joined(self, base_ns: int) -> dict[str, Any]:
         return {"name": self._names.coded(), **self._numbers.joined(base_ns)}
 
+    def outermost(self) -> _Columns:
+        """The rows that no others of their threads enclose; of host events."""
+        its = self._numbers.joined(0)
+        top = outermost(its["thread"], its["start_ns"], its["duration_ns"])
+        kept = _Columns("thread")
+        kept._names, kept._numbers = self._names.only(top), self._numbers.only(top)
+        return kept
+
     def join(self, later: _Columns) -> None:
         self._names.join(later._names)
         self._numbers.join(later._numbers)
@@ -72,8 +82,8 @@ class Collector:
         self.checked = Checked(times)
         self.unread = Unread(times)
         self._pending: list[Event] = []
-        self._keep_operators = True
         self._operators, self._annotations = _Columns("thread"), _Columns("thread")
+        self._most_operators = _MANY  # beside a GPU, until those that others call are left out
         self._gpu, self._gpu_categories = _Columns(*_ON_GPU), Names()
         self._launches, self._synchronisations = _Columns(*_CALLED), _Columns(*_AWAITED)
         self._calls: list[Call] = []
@@ -83,20 +93,9 @@ class Collector:
         """Whether any event so far was on a GPU."""
         return self._gpu.rows > 0
 
-    def drop_operators(self) -> None:
-        """Keep no CPU operators but those that communicate."""
-        self._keep_operators = False
-        self._operators = _Columns("thread")
-
     def take(self, events: list[Event]) -> None:
         """Add some events, in the file's order."""
-        read = compress(events, map(KIND_OF.__getitem__, map(type, events)))
-        if self._keep_operators:
-            self._pending += read
-        else:
-            self._pending += [
-                event for event in read if KIND_OF[type(event)] != "cpu_op" or _has_use(event.name)
-            ]
+        self._pending += compress(events, map(KIND_OF.__getitem__, map(type, events)))
         if len(self._pending) >= _BATCH:
             self.flush()
 
@@ -156,8 +155,9 @@ class Collector:
         return Synchronisations(**self._synchronisations.joined(base_ns))
 
     def operators(self, base_ns: int) -> Hosted:
-        """The CPU operators, unless they were dropped."""
-        return Hosted(**self._operators.joined(base_ns))
+        """The CPU operators; beside a GPU those that no others call."""
+        its = self._operators.outermost() if self.has_gpu else self._operators
+        return Hosted(**its.joined(base_ns))
 
     def annotations(self, base_ns: int) -> Hosted:
         """The annotations on the host."""
@@ -243,11 +243,11 @@ class Collector:
         if not events:
             return ()
         calls = _that(comms.is_communication_call, {event.name for event in events})
-        if not self._keep_operators:
-            events = [event for event in events if event.name in calls]
         batch = self.checked.sound(events, on_host=True)
-        if self._keep_operators:
-            self._operators.extend(batch, thread=batch.thread)
+        self._operators.extend(batch, thread=batch.thread)
+        if self.has_gpu and self._operators.rows > self._most_operators:
+            self._operators = self._operators.outermost()
+            self._most_operators = 2 * self._operators.rows + _MANY
         return self._named(batch, calls, "cpu_op")
 
     def _take_annotations(self, events: list[Event]) -> Iterable[_Found]:
@@ -281,12 +281,6 @@ class Collector:
             repeat(-1) if first is None else [first + row for row in rows],
         )
         return zip(events, calls, strict=True)
-
-
-@lru_cache(maxsize=65536)
-def _has_use(name: str | None) -> bool:
-    """Whether operators of a name are read, also where there is a GPU."""
-    return name is not None and (comms.is_communication_call(name) or _annotates(name))
 
 
 @lru_cache(maxsize=65536)

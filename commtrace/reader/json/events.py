@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from commtrace.arrays import Int64
 from commtrace.diagnosis import Note
 from commtrace.table import Coded
 
-__all__ = ["Arguments", "Call", "Gpu", "Hosted", "Launches", "Scan", "Synchronisations"]
+__all__ = [
+    "NONE",
+    "Arguments",
+    "Call",
+    "Gpu",
+    "Hosted",
+    "Launches",
+    "Scan",
+    "Synchronisations",
+]
 
 
 class Arguments(
@@ -152,11 +162,16 @@ class Hosted(Struct, frozen=True):
     duration_ns: Int64
 
 
+NONE = Hosted(Coded.of([]), *(np.empty(0, np.int64) for _ in range(3)))
+"""Of no events."""
+
+
 class Scan(Struct, frozen=True):
     """One file, read.
 
     ``operators`` holds every ``cpu_op`` where the file has no GPU event, and is empty
-    otherwise; ``annotations`` every ``user_annotation``; ``calls`` the communication:
+    otherwise; ``beside_gpu`` those that no others enclose, where it has some;
+    ``annotations`` every ``user_annotation``; ``calls`` the communication:
     kernels, ``c10d`` operators, ``record_param_comms``, annotations ``nccl:*`` and
     ``gloo:*``, in the file's order. ``metadata`` is the file's top level without
     ``traceEvents``; ``events`` counts the file's events, kept or not; ``device_type`` is torch's
@@ -169,6 +184,7 @@ class Scan(Struct, frozen=True):
     launches: Launches
     synchronisations: Synchronisations
     operators: Hosted
+    beside_gpu: Hosted
     annotations: Hosted
     calls: tuple[Call, ...]
     events: int

@@ -1,4 +1,4 @@
-"""What ``scan`` leaves out of a host: operators beside GPUs, their inputs, functions of Python."""
+"""What ``scan`` leaves out of a host: operators' inputs, functions of Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import nanoseconds
 from commtrace.table import Coded
 
-__all__ = ["OperatorInputs", "host_operators", "mentions", "operator_inputs", "python_functions"]
+__all__ = ["OperatorInputs", "mentions", "operator_inputs", "python_functions"]
 
 _FUNCTION = "python_function"
 _NOTHING = msgspec.Raw(b"null")
@@ -51,19 +51,6 @@ class _Shaped(
 
 
 _SHAPED = Decoder(_Shaped)
-
-
-def host_operators(path: Path) -> Hosted:
-    """All of them, those that others call as well.
-
-    Raises TraceError where the file cannot be read or is no trace.
-    """
-    found = _Events()
-
-    def take(events: list[Event]) -> None:
-        found.add(_operators(events))
-
-    return found.hosted(_read_all(path, take, OPERATORS))
 
 
 def python_functions(path: Path) -> Hosted:

@@ -13,7 +13,7 @@ from commtrace.reader.json.categories import READ
 from commtrace.reader.json.columns_from_events import Collector
 from commtrace.reader.json.decoded_event import Event, NumberedEvent
 from commtrace.reader.json.document import WHOLE, Document, NotATraceError, Share
-from commtrace.reader.json.events import Scan
+from commtrace.reader.json.events import NONE, Scan
 from commtrace.reader.json.metadata import base_ns, parsed, quoted
 from commtrace.reader.json.source import Source
 from commtrace.reader.json.times import InexactError, from_numbers, nanoseconds
@@ -48,11 +48,9 @@ class Reading:
         wanted = READ if fast else None
         self._document = Document(path, kind, self._take, wanted=wanted, share=share)
         self._notes: list[Note] = []
-        self._operators = True
 
-    def run(self, operators: bool) -> None:
-        """Read the file; all its ``operators``, or only until it shows that it has a GPU."""
-        self._keep_all = operators
+    def run(self) -> None:
+        """Read the file."""
         for block in self._source:
             self._document.feed(block)
         try:
@@ -70,11 +68,6 @@ class Reading:
     def events(self) -> int:
         """How many there are, kept or not."""
         return self._document.events
-
-    @property
-    def lacks_operators(self) -> bool:
-        """Whether operators were left out that turned out to be all there is."""
-        return not self._operators and not self._has_gpu
 
     @property
     def has_faults(self) -> bool:
@@ -104,7 +97,8 @@ class Reading:
         self._read_distributed(metadata)
         self._note_faults(collector)
         gpu, launches = collector.gpu(base), collector.launches(base)
-        operators, annotations = collector.operators(base), collector.annotations(base)
+        hosted, annotations = collector.operators(base), collector.annotations(base)
+        operators, beside_gpu = (NONE, hosted) if collector.has_gpu else (hosted, NONE)
         read = [part for part in (gpu, launches, operators, annotations) if part.start_ns.size]
         first = min((int(part.start_ns.min()) for part in read), default=_LATEST_NS) - base
         last = max((int((p.start_ns + p.duration_ns).max()) for p in read), default=0) - base
@@ -117,6 +111,7 @@ class Reading:
             launches=launches,
             synchronisations=collector.synchronisations(base),
             operators=operators,
+            beside_gpu=beside_gpu,
             annotations=annotations,
             calls=collector.calls(base),
             events=document.events,
@@ -124,28 +119,14 @@ class Reading:
             device_type=collector.accelerators.device_type,
         )
 
-    @property
-    def _has_gpu(self) -> bool:
-        return any(collector.has_gpu for collector in self.collectors.values())
-
     def _take(self, events: list[Event]) -> None:
-        collector = self._of_run(self._document.run)
-        collector.take(events)
-        if (
-            self._operators
-            and not self._keep_all
-            and (collector.has_gpu or self._document.metadata.get("deviceProperties"))
-        ):
-            self._operators = False
-            collector.drop_operators()
+        self._of_run(self._document.run).take(events)
 
     def _of_run(self, run: int) -> Collector:
         if run not in self.collectors:
             self._flush()
             times = nanoseconds if self._exact else from_numbers
             self.collectors[run] = Collector(self.accelerators, times)
-            if not self._operators:
-                self.collectors[run].drop_operators()
         return self.collectors[run]
 
     def _flush(self) -> None:
@@ -159,8 +140,6 @@ class Reading:
         ]
         for later in others:
             first.join(later)
-        if first.has_gpu:
-            first.drop_operators()
         return first
 
     def _note(self, code: str, message: str) -> None:

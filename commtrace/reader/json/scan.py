@@ -38,13 +38,9 @@ def _scanned(path: Path, max_bytes: int | None, fast: bool, exact: bool) -> Scan
     """The file with times as numbers or, where that is not ``exact``, as text."""
     accelerators = Accelerators()
     reading = Reading(path, max_bytes, fast, accelerators, exact)
-    reading.run(operators=False)
+    reading.run()
     if accelerators.late:
         accelerators = accelerators.again()
         reading = Reading(path, max_bytes, fast, accelerators, exact)
-        reading.run(operators=False)
-    if reading.lacks_operators:
-        # The process saw GPUs, but nothing ran there: its work is on the CPU.
-        reading = Reading(path, max_bytes, fast, accelerators.again(), exact)
-        reading.run(operators=True)
+        reading.run()
     return reading.scan()

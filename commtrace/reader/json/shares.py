@@ -33,7 +33,6 @@ class _Job(Struct, frozen=True):
     max_bytes: int | None
     fast: bool
     processes: int
-    operators: bool
 
 
 class _Part(Struct, frozen=True):
@@ -55,13 +54,8 @@ def scan_shared(path: Path, max_bytes: int | None, fast: bool, processes: int) -
     processes = shares(path, processes)
     if processes == 1 or not can_fork():
         return None
-    for operators in (False, True):
-        reading = _joined(_Job(path, max_bytes, fast, processes, operators))
-        if reading is None:
-            return None
-        if not reading.lacks_operators:
-            return reading.scan()
-    return None
+    reading = _joined(_Job(path, max_bytes, fast, processes))
+    return None if reading is None else reading.scan()
 
 
 def _joined(job: _Job) -> Reading | None:
@@ -95,7 +89,7 @@ def _read(job: _Job, number: int) -> Reading:
 def _read_with_times(job: _Job, number: int, exact: bool) -> Reading:
     share = Share(number, job.processes)
     reading = Reading(job.path, job.max_bytes, job.fast, Accelerators(), exact, share)
-    reading.run(job.operators)
+    reading.run()
     if reading.has_faults or reading.accelerators.in_turn:
         raise NotSharedError
     return reading
