@@ -262,7 +262,13 @@ def _does(cause: Cause, culprit: Culprit, run: Measures) -> str:
     if culprit.shared and cause == culprit.cause:
         return f"computing more than the other {'ranks' if culprit.graded else 'stages'}"
     if cause == "host" and isinstance(culprit.more, OwnOperators):
-        return "in Python between operators that the others do not run"
+        if culprit.more.kind == "kernels":
+            return "launching kernels that the others do not run"
+        return (
+            "in Python, between operators that only it runs"
+            if len(culprit.ranks) == 1
+            else ("in Python, between operators that only they run")
+        )
     if cause == "host" and not run_graph(run).calls.on_cpu.any():
         return "launching nothing"
     if cause == "loader" and len(culprit.ranks) > 1:

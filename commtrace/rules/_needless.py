@@ -293,8 +293,8 @@ def _verb(exchanged: Rows) -> str:
 
 def logits(gathered: Rows) -> Said:
     return Said(
-        "logits are gathered, it seems, of which every rank computes the same loss, probabilities, "
-        "metric or counts",
+        "what seems to be logits is gathered, and every rank computes the same loss, "
+        "probabilities, metric or counts",
         Evidence("largest", float(gathered.ints("size_bytes").max()) / 1e6, "MB"),
         ("parameters: a softmax, or a count, comes right behind them, and no product of matrices",),
         "compute the loss of shards: where ranks have parts of the vocabulary exchange each "

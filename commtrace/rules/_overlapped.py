@@ -194,9 +194,9 @@ def _options(run: Measures, op: str, rows: Int64) -> str:
     if is_labelled(run):
         return _REPLICATED
     calls = run.rows("collectives", rows)
-    count, size = median(_in_each_step(calls)), median(calls.ints("size_bytes"))
-    if count == 1 and size > _LARGE_BUCKET_BYTES:
-        return "smaller buckets (bucket_cap_mb)"
+    share, most = largest_call(calls)
+    if share > ONE_BUCKET and most > _LARGE_BUCKET_BYTES:
+        return "smaller buckets (bucket_cap_mb): a single one is full when backward is over"
     return larger_buckets(run, rows) or _DDP
 
 

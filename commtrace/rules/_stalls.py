@@ -11,14 +11,19 @@ from commtrace.arrays import distinct
 from commtrace.causal.edits.own_pace import unrecorded_pace
 from commtrace.intervals import Intervals, covered, intersect, total, union
 from commtrace.kernels import is_launch
-from commtrace.metrics.rank.host_meanwhile import HostMeanwhile, function_during, host_meanwhile
+from commtrace.metrics.rank.host_meanwhile import (
+    HostMeanwhile,
+    function_during,
+    host_meanwhile,
+    slow_view,
+)
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.line_looks import line_during
 from commtrace.metrics.run.object_collectives import objects_sent
 from commtrace.metrics.run.unrecorded_steps import pace
 from commtrace.quantiles import median
 from commtrace.rules._less import UNUSED
-from commtrace.units import clean, cut, ms
+from commtrace.units import clean, cut, duration, ms
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -97,6 +102,11 @@ _IN_GAPS = {
     "aten::zero_": "zero_grad(set_to_none=True) zeroes nothing",
     "_foreach_add": _FUSED,  # addcdiv and addcmul, too; not norms, which clip gradients
 }
+_USUAL = "usual: 1 to 9 µs"
+_SLOW_CPU = (
+    "it is slow at everything: look for other processes on its cores, more threads than cores, a "
+    "low clock rate, a debug build, and what the profiler costs (with_stack, profile_memory)"
+)
 _PART = 0.05  # of the gaps' time
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function: (?:torch::autograd::)?")
 _ALLOCATES = re.compile(r"(?:cuda|cu|hip)(?:Mem)?(?:Alloc|Malloc|Free)(?!Host|\w*Async)")
@@ -130,6 +140,9 @@ def at_line(run: Measures, rank: int, when: Intervals, do: str) -> str:
 
 def launching_faster(run: Measures, rank: int, when: Intervals) -> str:
     """What to do about a host that launches too slowly, by the operators that it launches from."""
+    if view := slow_view(run, rank):
+        took = duration(round(view.time_ns))
+        return f"{view.name}, which moves nothing, takes the host {took} ({_USUAL}): {_SLOW_CPU}"
     its = host_meanwhile(run, rank, when)
     least = _PART * total(when)
     many = [(name, time) for name, time in its.operators if time >= least] if its else []

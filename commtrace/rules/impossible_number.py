@@ -27,6 +27,7 @@ _MARGIN = 1.05  # sizes are exact, but times end on the clock's ticks
 
 
 _ENDS = ("source", "destination")
+_NO_SIZES = "needs sizes of operations, or copies of {:g} MB or more to or from a GPU"
 
 
 class _Rates(Struct, frozen=True, eq=False):
@@ -82,7 +83,7 @@ class ImpossibleNumber(Rule, frozen=True):
             known = self._operations(run)
         except CannotLook:
             if not len(copies.rows):
-                raise CannotLook("needs sizes: neither an operation nor a copy has one") from None
+                raise CannotLook(_NO_SIZES.format(self.min_bytes / 1e6)) from None
         else:
             kinds = grouped(known.rows.coded("op"), known.rows.coded("dtype"))
             for some in map(known.take, self._wrong(known, kinds)):

@@ -243,7 +243,7 @@ def _advice(
     )
     added = (1 - 1 / _TIMES_MORE) * most.filling_ns - most.gain_ns
     if added > _MUCH * most.filling_ns:
-        advice += f", but {ms(added)} go to what takes as long for small ones"
+        advice += f", but what each takes whatever its size adds {ms(added)}"
     advice += _INTERLEAVED if most.chunks == 1 else _MORE_CHUNKS
     if not uneven:
         return advice

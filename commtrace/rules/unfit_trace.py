@@ -276,15 +276,16 @@ def _crawling(run: Measures) -> tuple[int, str]:
     large &= calls.coded("op").where(SYNCHRONISING.__contains__) & (calls.ints("duration_ns") > 0)
     large &= calls.ints("group_size") > len(_present(run))
     calls = run.rows("collectives", np.flatnonzero(large))
-    gb_s = _bus_gb_s(calls)
+    gb_s, time_ns = _bus_gb_s(calls), calls.ints("duration_ns")
     slow = (gb_s > 0) & (gb_s < _CRAWL_GB_S)
     if not slow.any():
         return 0, ""
     op, rank = calls.coded("op"), codes(calls.ints("rank")[slow])
-    time = int(median(sums(rank, calls.ints("duration_ns")[slow], int(rank.max()) + 1)))
+    time = int(median(sums(rank, time_ns[slow], int(rank.max()) + 1)))
+    together_gb_s = np.average(gb_s[slow], weights=time_ns[slow])
     return time, (
         f", and {ms(time)} in {op.names[np.bincount(op.codes[slow]).argmax()]} at "
-        f"{median(gb_s[slow]):.2g} GB/s bus bandwidth, less than any link in a machine gives, "
+        f"{together_gb_s:.2g} GB/s bus bandwidth, less than any link in a machine gives, "
         "are one or the other"
     )
 

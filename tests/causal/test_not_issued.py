@@ -111,3 +111,23 @@ def test_hosts_take_no_time_from_one_that_is_not_launched_to_the_next(between: b
     assert steps[0] - steps[2] == pytest.approx(0 if between else 900, abs=60)
     (asked,) = whatif(its, ["remove:broadcast"]).edits
     assert asked.step_ns == pytest.approx(1e3 * steps[2], abs=1)
+
+
+def test_hosts_need_no_time_within_the_operators_that_called_them() -> None:
+    """Ten in each step, between kernels that go on: of every 100 µs one takes its host 40."""
+    run = Tiny(ranks=2)
+    for step, rank in product(range(6), range(2)):
+        begun = STEP_US * step
+        run.step(rank, step, begun, STEP_US)
+        for part in range(10):
+            now = begun + 100 * part
+            run.op(rank, now, 40, name="c10d::broadcast_", kind="communication")
+            launched = {"launch_ns": at(now + 35)}
+            run.collective(rank, "broadcast", now + 37, 2, size=1 << 10, root=0, **launched)
+            run.kernel(rank, now + 95, 4, launch_ns=at(now + 92))
+        run.kernel(rank, begun + 1_005, 900, launch_ns=at(begun + 1_000))
+        run.blocking_call(rank, "cudaDeviceSynchronize", begun + 1_010, 900)
+    gone = np.ones(2 * 6 * 10, dtype=np.bool_)
+    its, measured = run.trace(), as_measured(run.trace())
+    before, after = np.median(step_ns(its, [measured, not_issued(its, gone, measured)]), axis=0)
+    assert (before - after) / 1e3 == pytest.approx(10 * 40, abs=60)

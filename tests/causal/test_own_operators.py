@@ -77,7 +77,7 @@ def test_operators_that_only_one_rank_runs_are_counted_and_named() -> None:
 
 def test_python_between_them_is_no_time_without_operators() -> None:
     finding = late(average_on_zero(apart_us=100))
-    assert "in Python between operators that the others do not run" in finding.summary
+    assert "in Python, between operators that only it runs" in finding.summary
     assert finding.cause == "host"
     assert "runs there 100 operators more" in finding.advice
 

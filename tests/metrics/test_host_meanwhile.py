@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from commtrace.metrics.rank.host_meanwhile import host_meanwhile
 from commtrace.rules import diagnose
@@ -89,3 +90,23 @@ def test_without_operators_it_is_left_open(tmp_path: Path) -> None:
     assert "look at what the host does meanwhile: loading data" in advice(run)
     nothing = np.empty(0, np.int64)
     assert host_meanwhile(run.measures, 0, (nothing, nothing)) is None
+
+
+@pytest.mark.parametrize(("long", "slow"), [(24.0, True), (4.0, False)])
+def test_a_host_that_takes_long_for_what_moves_nothing_is_slow(
+    long: float, slow: bool, tmp_path: Path
+) -> None:
+    events = [event("user_annotation", "ProfilerStep#1", 0, 12_100)]
+    for number in range(1, 121):
+        at = 100.0 * (number - 1)
+        launch = {"correlation": number}
+        events.append(event("cpu_op", "aten::as_strided", at, long))
+        events.append(event("cpu_op", "aten::mm", at + 50, 30))
+        events.append(event("cuda_runtime", "cudaLaunchKernel", at + 70, 5, **launch))
+        kernel = event("kernel", "gemm", at + 80, 20, device=0, stream=7, **launch)
+        events.append({**kernel, "pid": 0, "tid": 7})
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": events}))
+    said = advice(load(file, cache=False))
+    assert ("aten::as_strided, which moves nothing, takes the host 24" in said) == slow
+    assert ("in the gaps the host runs aten::mm" in said) != slow

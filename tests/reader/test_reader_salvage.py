@@ -226,5 +226,5 @@ def test_metadata_that_are_not_json_are_told_apart_from_events(tmp_path: Path) -
     found = read(tmp_path, broken)
     assert found.gpu.name.decoded() == ["k1"]
     told = [note.message for note in found.notes]
-    said = "the file's metadata are not JSON, of them none could be read; events that were read: 1"
+    said = "the file's metadata are not JSON, none of them could be read; events that were read: 1"
     assert said in told

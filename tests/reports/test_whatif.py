@@ -73,7 +73,7 @@ def test_what_makes_a_run_slower_is_said_to_cost(run: Run) -> None:
 
 def test_without_edits_it_shows_where_time_goes_and_what_edits_there_are(run: Run) -> None:
     shown = as_text(run.replayed([]))
-    assert "Critical path of a step: 90 % compute, 10 % transfer." in shown
+    assert "in the median: 90 % compute, 10 % transfer." in shown
     words = " ".join(shown.split())
     assert "the run 1.250 rank 1 1.250 rank 0 1.000 all_reduce 1.000" in words
     assert "load balance 78 %" in words
@@ -119,7 +119,7 @@ def test_the_schema_is_shipped_and_strict() -> None:
 def test_reports_say_where_a_step_goes(run: Run) -> None:
     analysis = run.analysis(select=["desync"])
     for report in (terminal, markdown):
-        assert "Critical path of a step: 90 % compute, 10 % transfer." in report.render(analysis)
+        assert "in the median: 90 % compute, 10 % transfer." in report.render(analysis)
 
 
 def on_gpus(pause_us: float) -> Run:

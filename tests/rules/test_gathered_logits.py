@@ -50,7 +50,9 @@ def found(run: Tiny) -> list[Finding]:
 
 def test_a_loss_of_gathered_logits_needs_no_gather() -> None:
     (finding,) = found(training())
-    assert finding.summary.startswith("logits are gathered, it seems, of which every rank comp")
+    assert finding.summary.startswith(
+        "what seems to be logits is gathered, and every rank computes the same"
+    )
     assert "vocabulary-parallel cross entropy" in finding.advice
     assert finding.cost_ns == pytest.approx(4 * 4_000_000, rel=0.05)
 

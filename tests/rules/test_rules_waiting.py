@@ -380,7 +380,7 @@ def test_what_a_short_stage_waits_for_a_long_one_more_micro_batches_do_not_short
 def test_what_added_messages_take_is_told() -> None:
     (bubble,) = bubbles_of(filling(8), min_step_share=0.01)
     assert bubble.advice.endswith(
-        "idle only 3 % of the time, but 1.25 ms go to what takes as long for small ones; on "
+        "idle only 3 % of the time, but what each takes whatever its size adds 1.25 ms; on "
         "smaller ones kernels may be less efficient, which interleaving (several model chunks per "
         "stage) avoids"
     )

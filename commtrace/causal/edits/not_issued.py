@@ -16,6 +16,7 @@ from commtrace.causal.edits.run_edits import needing_nobody
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.intervals import NEVER, Intervals, union
+from commtrace.metrics.rank.rows_of import rows_of_rank
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -30,10 +31,11 @@ _RESUMES_NS = 100_000  # so soon a host goes on behind a barrier
 def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """These calls (a flag for each) are not made.
 
-    Nor does a GPU's host do what leads from one to the next, where it launches nothing else. Of
-    FSDP2 not what that marks around them, where it makes no other call: before forward and backward
-    passes it gathers what a rank keeps into one buffer, calls, and copies what came out of another;
-    the last in the order of the gathers. Its other threads do nothing meanwhile, either.
+    Nor does a GPU's host do what it did within torch's operators that called them, or what leads
+    from one to the next, where it launches nothing else. Of FSDP2 not what that marks around them,
+    where it makes no other call: before forward and backward passes it gathers what a rank keeps
+    into one buffer, calls, and copies what came out of another; the last in the order of the
+    gathers. Its other threads do nothing meanwhile, either.
     """
     its = run_graph(run)
     lag: Int64 = needing_nobody(run, which, lag_ns).astype(np.int64)
@@ -44,10 +46,11 @@ def not_issued(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
         gone = which[rows] & ~its.calls.on_cpu[rows]
         if not gone.any():
             continue
-        if rank not in marked:
-            not_launching(run, rank, called[rows[gone]], lag)
-            continue
         launched, kept = (np.sort(called[rows[some]]) for some in (gone, ~which[rows]))
+        if rank not in marked:
+            not_launching(run, rank, launched, lag)
+            doing_nothing_within(run, rank, _called_by(run, rank, launched, kept), lag)
+            continue
         gather, use, *other = (of.get(rank, NEVER) for of in (gathers, uses, *others))
         found = [(ranges, _needless(ranges, launched, kept)) for ranges in (gather, *other)]
         gathered = found[0][1]
@@ -80,6 +83,14 @@ def _ranges(run: Measures, label: str) -> dict[int, Intervals]:
         order = rows[np.argsort(begin[rows], kind="stable")]
         found[rank] = begin[order], end[order]
     return found
+
+
+def _called_by(run: Measures, rank: int, launched: Int64, kept: Int64) -> Intervals:
+    """When operators of communication ran that called these, and none that is made."""
+    ops = rows_of_rank(run, "ops", rank)
+    begin, end = ops.take(ops.coded("kind").being("communication")).when()
+    needless = _needless((begin, end), launched, kept)
+    return union(begin[needless], end[needless])
 
 
 def _needless(ranges: Intervals, launched: Int64, kept: Int64) -> Bool:

@@ -175,10 +175,11 @@ class Reading:
         elif source.problem:
             self._note("damaged", f"{source.problem}; every event could be read")
         if document.partly_read:
-            known = ", ".join(sorted(document.metadata)) or "none"
+            known = ", ".join(sorted(document.metadata))
+            told = f"of them {known} could be read" if known else "none of them could be read"
             self._note(
                 "damaged",
-                f"the file's metadata are not JSON, of them {known} could be read; "
+                f"the file's metadata are not JSON, {told}; "
                 f"events that were read: {document.events:,}",
             )
         if document.damaged:

@@ -13,15 +13,16 @@ from commtrace.causal.path_causes import labelled_on_path, lines_on_path
 from commtrace.causal.run.replayable import need_replay, replayable
 from commtrace.causal.steps import path_of
 from commtrace.diagnosis import CannotLook
+from commtrace.quantiles import median
 from commtrace.reports.content.tables import Section
 from commtrace.trace_tables import MISSING_RANK
-from commtrace.units import clean, duration, percent
+from commtrace.units import clean, duration, ms, percent
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
-__all__ = ["CAUSE_NAMES", "lacking", "of_run", "section", "sentence", "shares"]
+__all__ = ["CAUSE_NAMES", "lacking", "median_step_ns", "of_run", "section", "sentence", "shares"]
 
 CAUSE_NAMES: Mapping[str, str] = {
     "loader": "data loading",
@@ -41,8 +42,21 @@ def sentence(run: Measures) -> str | None:
     path = path_of(run) if replayable(run) else None
     if path is None or not len(path):
         return None
-    of_step = " of a step" if (run.rows("steps").ints("step") != NULL).any() else ""
-    return f"Critical path{of_step}: {of_run(path, run)}."
+    return f"Critical path{_of_step(path, run)}: {of_run(path, run)}."
+
+
+def _of_step(path: Rows, run: Measures) -> str:
+    if not (run.rows("steps").ints("step") != NULL).any():
+        return ""
+    several = np.unique(path.ints("step")).size > 1
+    long = ms(median_step_ns(path))
+    return f" of a step, {long} in the median" if several else f" of the step of {long}"
+
+
+def median_step_ns(path: Rows) -> float:
+    """How long a step of the critical path is."""
+    steps, number = np.unique(path.ints("step"), return_inverse=True)
+    return median(sums(number, path.ints("time_ns"), steps.size))
 
 
 def lacking(run: Measures) -> str | None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from commtrace.causal.steps import path_of
 from commtrace.reports import content
 from commtrace.reports.content import findings
+from commtrace.reports.content.critical_path import median_step_ns
 from commtrace.reports.content.open_command import open_command_shown, range_in_run
 from commtrace.reports.content.saving import unrecorded_step_ns
 from commtrace.reports.web.bars import Bar, Part, bars
 from commtrace.reports.web.markup import Markup, listed, tag
-from commtrace.reports.web.what_ran import median_step_ns
 from commtrace.units import clean, counted, duration, ms, numbered, percent, rate, size
 
 if TYPE_CHECKING:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from commtrace.arrays import sums
 from commtrace.causal.steps import path_of
 from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.sampled import is_sampled
-from commtrace.quantiles import median
 from commtrace.reports import content
+from commtrace.reports.content.critical_path import median_step_ns
 from commtrace.reports.content.findings import causes
 from commtrace.reports.content.saving import share_of
 from commtrace.reports.web.markup import Markup, tag
@@ -21,9 +18,8 @@ from commtrace.units import clean, counted, duration, ms, percent
 
 if TYPE_CHECKING:
     from commtrace.analysis import Analysis
-    from commtrace.table import Rows
 
-__all__ = ["median_step_ns", "what_ran"]
+__all__ = ["what_ran"]
 
 
 def what_ran(analysis: Analysis) -> Markup:
@@ -59,12 +55,6 @@ def _tiles(analysis: Analysis) -> Iterator[Markup]:
     if found and found[0].cost_ns:
         share, whole = share_of(found[0], verdict)
         yield _tile("largest potential saving", share, f"of {whole} ({clean(found[0].rule, 40)})")
-
-
-def median_step_ns(path: Rows) -> float:
-    """How long a step of the critical path is."""
-    steps, number = np.unique(path.ints("step"), return_inverse=True)
-    return median(sums(number, path.ints("time_ns"), steps.size))
 
 
 def _tile(name: str, value: str, hint: str) -> Markup:
