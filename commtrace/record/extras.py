@@ -62,6 +62,8 @@ class Extras:
         self._machine.start()
         if wanted("garbage-collection"):
             self._collections.label()
+        if labels.are_checkpoints_labelled():
+            labels.label_collected_states()
         if wanted("wait"):
             self._waits.label()
 

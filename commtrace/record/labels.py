@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -27,6 +28,7 @@ __all__ = [
     "are_checkpoints_labelled",
     "collect",
     "label_checkpoints",
+    "label_collected_states",
 ]
 
 CHECKPOINT = "commtrace::checkpoint"
@@ -131,6 +133,14 @@ def label_checkpoints() -> None:
             labelled = _labelled(call)
             setattr(checkpoint, name, labelled)
             setattr(state_dict_saver, name, labelled)
+
+
+def label_collected_states() -> None:
+    """Label as saved what a ZeroRedundancyOptimizer collects to be, if the program has one."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    its: Any = getattr(module, "ZeroRedundancyOptimizer", None)
+    if its is not None and not hasattr(its.consolidate_state_dict, "__wrapped__"):
+        its.consolidate_state_dict = _labelled(its.consolidate_state_dict)
 
 
 def are_checkpoints_labelled() -> bool:

@@ -276,3 +276,19 @@ def test_a_group_that_is_kept_outlives_the_interpreter(tmp_path: Path) -> None:
     words = [sys.executable, "-c", KEEPS, str(tmp_path / "store")]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.jit")
+def test_what_an_optimizer_collects_to_be_saved_is_labelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    collect = "consolidate_state_dict"
+    monkeypatch.setattr(ZeroRedundancyOptimizer, collect, lambda _self: torch.ones(1).add(1))
+    labels.label_collected_states()
+    labels.label_collected_states()  # of another window
+    with torch.profiler.profile() as profiler:
+        getattr(ZeroRedundancyOptimizer, collect)(None)
+    names = [event.name for event in profiler.events()]
+    assert names.count("commtrace::checkpoint") == 1
