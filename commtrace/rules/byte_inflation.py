@@ -7,29 +7,24 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from commtrace.arrays import NULL, Float64, distinct, grouped
+from commtrace.arrays import NULL, Float64, grouped
 from commtrace.causal.edits.reduced_gathers import all_reduced
 from commtrace.causal.savings import Edit, Saving, of_transfers, saving
 from commtrace.comms import bus_factor
 from commtrace.diagnosis import CannotLook, Evidence, Finding
 from commtrace.metrics.run.decompositions import Pair, pairs
-from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
 from commtrace.metrics.run.joined_rows import rows_of_operations
-from commtrace.metrics.run.sharded_updates import reduced_whole
-from commtrace.metrics.run.updated_gradients import unused_gradients
 from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
-from commtrace.metrics.run.whole import step_count, worth_reporting
+from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
+from commtrace.rules._gradients_in_vain import of_parts, of_tables, of_the_frozen
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms, multiple
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
-
-
-_SPARSE = 4  # times the bytes: rows one by one come with their numbers, are sorted and summed
 
 
 class ByteInflation(Rule, frozen=True):
@@ -83,9 +78,8 @@ class ByteInflation(Rule, frozen=True):
         if size.size and (size == NULL).all():
             raise CannotLook("needs sizes: record with record_shapes=True")
         yield from self._summed(run)
-        yield from self._sparse(run)
-        yield from self._unused(run)
-        yield from self._whole(run)
+        for kind in (of_tables, of_the_frozen, of_parts):
+            yield from kind(self, run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
             raise CannotLook(
@@ -114,99 +108,6 @@ class ByteInflation(Rule, frozen=True):
                 gain = saving(run, _all_reduced(run, its, less), estimate, self.min_step_share)
                 if worth_reporting(gain.cost_ns, run, self.min_step_share):
                     yield self._of_sums(run, its, n, gain)
-
-    def _sparse(self, run: Measures) -> Iterator[Finding]:
-        most = float(large_sums(run).ints("transfer_ns").sum())
-        for its in sparse_sums(run) if worth_reporting(most, run, self.min_step_share) else ():
-            estimate = float(its.less_ns.sum())
-            gain = of_transfers(run, its.operations, its.less_ns, estimate, self.min_step_share)
-            inflation = 1 / max(its.table.needed(its.ranks), 1e-9)
-            worth = worth_reporting(gain.cost_ns, run, self.min_step_share)
-            if not worth or inflation < max(self.inflation, _SPARSE):
-                continue
-            table, used = its.table, its.ranks * its.table.used
-            whose = "gradient of an embedding table,"
-            if its.tables > 1:
-                whose = f"gradients of {its.tables} embedding tables, each"
-            yield self.finding(
-                run.rows("collectives", rows_of_operations(run, its.operations)),
-                summary=(
-                    f"all_reduces carry the whole {whose} "
-                    f"{table.rows:,} x {table.width} ({mb(table.size_bytes)}), of which "
-                    f"{its.ranks} ranks use {used:,.0f} rows at most in a step"
-                ),
-                saving=gain,
-                operations=its.operations.ints("operation"),
-                evidence=(
-                    Evidence("bytes moved by those of the rows", inflation, "x", self.inflation),
-                    Evidence("rows that all ranks use, at most", 100 * used / table.rows, "%"),
-                ),
-                ruled_out=("a table that a matrix product shares: none has its shape",),
-                advice=(
-                    "sparse gradients (nn.Embedding(sparse=True), with SparseAdam or SGD): ranks "
-                    "then gather the rows that they used, and update these only; or shard the "
-                    "table, and exchange looked up rows by all_to_all"
-                ),
-            )
-
-    def _unused(self, run: Measures) -> Iterator[Finding]:
-        most = float(large_sums(run).ints("transfer_ns").sum())
-        its = unused_gradients(run) if worth_reporting(most, run, self.min_step_share) else None
-        if its is None:
-            return
-        estimate = float(its.less_ns.sum())
-        gain = of_transfers(run, its.operations, its.less_ns, estimate, self.min_step_share)
-        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
-            return
-        yield self.finding(
-            run.rows("collectives", rows_of_operations(run, its.operations)),
-            summary=(
-                f"all_reduces carry the gradients of {its.reduced:,} numbers at least, and the "
-                f"optimizer updates {its.updated:,} of them at most"
-            ),
-            saving=gain,
-            operations=its.operations.ints("operation"),
-            evidence=(
-                Evidence("numbers reduced by those updated", its.reduced / its.updated, "x", 2.0),
-            ),
-            ruled_out=("micro-batches: what each pass of the model may reduce counts once",),
-            advice=(
-                "freeze what is not trained before DDP is made (requires_grad_(False)), or give it "
-                "to the optimizer: backward does not compute these gradients then either, which is "
-                "saved besides"
-            ),
-        )
-
-    def _whole(self, run: Measures) -> Iterator[Finding]:
-        its = reduced_whole(run)
-        # A ring's all_reduce is a reduce_scatter, and then an all_gather of as many bytes.
-        less = its.ints("transfer_ns") / 2
-        if not worth_reporting(float(less.sum()), run, self.min_step_share):
-            return
-        gain = of_transfers(run, its, less, float(less.sum()), self.min_step_share)
-        if not worth_reporting(gain.cost_ns, run, self.min_step_share):
-            return
-        calls = run.rows("collectives", rows_of_operations(run, its))
-        steps = max(step_count(run), 1) * distinct(calls.ints("rank")).size
-        size = mb(float(calls.ints("size_bytes").sum()) / steps)
-        yield self.finding(
-            calls,
-            summary=(
-                f"all_reduces bring {size} of gradients a step to every rank, which updates a "
-                "part, it seems: as many elements are all_gathered behind them"
-            ),
-            saving=gain,
-            operations=its.ints("operation"),
-            evidence=(
-                Evidence("bytes moved by those of a reduce_scatter", 2.0, "x", self.inflation),
-            ),
-            ruled_out=("another tensor: in each step as many elements are gathered, and later",),
-            advice=(
-                "reduce_scatter the gradients, so that each rank gets the part that it updates "
-                "(ZeRO-2, FSDP); a norm to clip by is the root of all_reduced squares of the parts"
-            ),
-            confidence="medium",
-        )
 
     def _of_sums(self, run: Measures, gathers: UsedGathers, n: int, gain: Saving) -> Finding:
         its, summing = gathers.operations, median(gathers.then_ns)
