@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, ranges
+from commtrace.arrays import Int64, grouped, ranges
 from commtrace.causal.blame.awaited import Waits, works_by_turns
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.culprits import culprits
@@ -159,5 +159,6 @@ def _of_layers(run: Measures, rank: int) -> float:
     groups = matched(run).matches.some(places).coded("communicator")
     sums = dimensions_of(run, groups).being("tp") & ~calls.coded("device").being("cpu")
     calls = calls.take(sums & calls.coded("op").known & (calls.ints("group_size") > 1))
-    op, ranks = calls.coded("op"), calls.ints("group_size").tolist()
-    return sum(nccl_latency_ns(str(op.at(row)), n) for row, n in enumerate(ranks))
+    alike = grouped(calls.coded("op"), calls.ints("group_size"))
+    op, size = calls.coded("op"), calls.ints("group_size")
+    return sum(its.size * nccl_latency_ns(str(op.at(its[0])), int(size[its[0]])) for its in alike)
