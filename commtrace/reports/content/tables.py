@@ -75,7 +75,9 @@ def devices(devices: Rows, bar: int, *, sampled: bool = False) -> Section:
     communication is known: at most that is exposed.
     """
     table = devices.dicts()
-    footer = ["Share of the span below each time; compute includes what is overlapped."]
+    copied = any(row["copy_ns"] for row in table)
+    overlap = "compute and copy include" if copied else "compute includes"
+    footer = [f"Share of the span below each time; {overlap} what is overlapped."]
     if sampled:
         footer.insert(0, FILTERED)
     if bar:
