@@ -16,6 +16,7 @@ __all__ = ["Analysis", "Question", "Summary"]
 _Rank = Annotated[int, about("A rank.")]
 _Backend = Annotated[str, about("gloo, nccl, …")]
 _Device = Annotated[str, about("torch's name: `cuda:0`, `cpu`.")]
+_Model = Annotated[str, about("A GPU's model, as the driver names it.")]
 _Host = Annotated[str, about("A host's name.")]
 
 
@@ -31,6 +32,7 @@ class Summary:
     missing_ranks: Annotated[tuple[_Rank, ...], about("The ranks of the job whose traces are not.")]
     backends: Annotated[tuple[_Backend, ...], about("What communicates.")]
     devices: Annotated[tuple[_Device, ...], about("The devices that did any work.")]
+    gpus: Annotated[tuple[_Model, ...], about("The models of GPUs that the traces name.")]
     hosts: Annotated[tuple[_Host, ...], about("The hosts that the traces name.")]
     span_ns: Annotated[int, about("First start to last end in the longest trace.", "ns")]
     steps: Annotated[int, about("Different profiler steps.", "steps")]

@@ -22,6 +22,7 @@ __all__ = [
     "code",
     "device_of",
     "gpu_name",
+    "gpu_names",
     "host_link",
     "inferred",
     "link",
@@ -37,9 +38,14 @@ _ON_BOARD = 4
 
 def gpu_name(run: Measures) -> str:
     """The model of the machines' GPUs; empty if unknown or not one model."""
+    models = gpu_names(run)
+    return models[0] if len(models) == 1 else ""
+
+
+def gpu_names(run: Measures) -> tuple[str, ...]:
+    """The models of the machines' GPUs, as far as they are known."""
     recorded = {str(gpu.get("name", "")) for gpu in (run.manifest or {}).get("devices") or []}
-    models = recorded or {*run.rows("ranks").coded("gpu").occurring()}
-    return models.pop() if len(models) == 1 else ""
+    return tuple(sorted(recorded or {*run.rows("ranks").coded("gpu").occurring()}))
 
 
 def device_of(name: str, run: Measures) -> str | None:

@@ -8,6 +8,7 @@ from commtrace.analysis import Summary
 from commtrace.arrays import NULL, distinct
 from commtrace.measures import measure
 from commtrace.metrics.rank.activity import device_activity
+from commtrace.topology import gpu_names
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -37,6 +38,7 @@ def summary(run: Measures, name: str) -> Summary:
         missing_ranks=tuple(rank for rank in range(world_size or 0) if rank not in present),
         backends=_names(run.rows("groups").coded("backend"), ranks.coded("backend")),
         devices=tuple(dict.fromkeys(place.device for place in device_activity(run))),
+        gpus=gpu_names(run),
         hosts=_names(ranks.coded("host")),
         span_ns=max(spans, default=0),
         steps=distinct(step[step != NULL]).size,

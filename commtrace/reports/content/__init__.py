@@ -90,7 +90,7 @@ def _slowed(run: Measures) -> list[str]:
 
 
 def what_ran(run: Summary) -> str:
-    """Backends, ranks, devices, hosts, steps and time on one line."""
+    """Backends, ranks, devices, their models, hosts, steps and time on one line."""
     present = len(run.ranks)
     ranks = counted(present, "rank")
     if run.world_size is not None and run.world_size != present:
@@ -101,6 +101,7 @@ def what_ran(run: Summary) -> str:
         *([", ".join(run.backends)] if run.backends else []),
         ranks,
         *([_listed(run.devices)] if run.devices else []),
+        *([_listed(run.gpus)] if run.gpus else []),
         *hosts,
         *steps,
         duration(run.span_ns),
