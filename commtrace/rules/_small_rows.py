@@ -32,6 +32,7 @@ _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
 _CALL_NS = 100_000  # in which a host calls the next, or a latency: beyond that it does other things
 _HARDLY = 1 / 3  # of the latency: kernels that need the result of the one before take longer
 _SCALAR_BYTES, _SCALAR_NS = 64, 500_000  # of a norm, a loss or a flag, and to read and make one
+_TINY_BYTES, _OF_TINY = 4_096, 0.5  # no link needs time for so few; of the share of latency
 _OF_SCALARS = 0.1  # of the pause before the next: what makes it computes no longer
 _READING = 3  # latencies, in which a host reads a result and calls the next, computing hardly
 
@@ -58,10 +59,9 @@ def small_rows(
     run: Measures, some: Served, known: Latency, min_share: float, bucket_bytes: int
 ) -> SmallRows | None:
     """Of operations of one kind those whose time is that share latency; None if none could join."""
-    small = some.take(
-        (known.ns > min_share * some.typical_ns)
-        & (some.operations.ints("size_bytes") <= known.most_bytes)
-    )
+    size = some.operations.ints("size_bytes")
+    wanted = np.where(size <= _TINY_BYTES, _OF_TINY * min_share, min_share)
+    small = some.take((known.ns > wanted * some.typical_ns) & (size <= known.most_bytes))
     rows = _rows(run, small, known)
     row = _buckets(small, rows, bucket_bytes)
     of_row = _measured(small, row, known)

@@ -543,6 +543,12 @@ class TestLatencyBound:
                 run.op(rank, at, computes_us, name=full)
         assert bool(found(run.trace(), "latency-bound")) == fires
 
+    def test_what_a_few_bytes_more_take_is_no_bandwidth(self) -> None:
+        """A cluster's sum and its count, one after the other: 256 bytes take twice as long as 4."""
+        run = all_reduces([430, 210] * 60, sizes=[256, 4] * 60, pause_us=30, backend="gloo")
+        (finding,) = found(run.trace(), "latency-bound")
+        assert "120 all_reduces of 4 bytes to 256 bytes each follow one another" in finding.summary
+
     def test_of_one_size_on_gloo_nothing_tells(self) -> None:
         trace = all_reduces([300.0] * 60, sizes=200_000, backend="gloo").trace()
         assert "in several sizes" in (skipped(trace, "latency-bound") or "")
