@@ -291,6 +291,16 @@ def _verb(exchanged: Rows) -> str:
     return way.removeprefix("all_")
 
 
+def norms(gathered: Rows) -> Said:
+    return Said(
+        "what is gathered goes into a norm, of which each rank has its part",
+        Evidence("largest", float(gathered.ints("size_bytes").max()) / 1e6, "MB"),
+        ("its use: it is squared, or its norm taken, before anything else computes",),
+        "square and sum what each rank has, and all_reduce that number (its root is the norm)",
+        "medium",
+    )
+
+
 def logits(gathered: Rows) -> Said:
     return Said(
         "what seems to be logits is gathered, and every rank computes the same loss, "

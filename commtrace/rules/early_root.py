@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from commtrace.arrays import NULL, Int64, among, codes, distinct, grouped
 from commtrace.causal.blame.culprits import culprits
 from commtrace.causal.chance import at_least
-from commtrace.comms import TO_ROOT
+from commtrace.causal.work.cores import taken_cores
+from commtrace.comms import TO_ROOT, members
 from commtrace.diagnosis import CannotLook, Evidence, Finding, enough, too_few
 from commtrace.intervals import total, union
 from commtrace.metrics.run.joined_rows import joined_rows, operation_of
@@ -22,10 +24,12 @@ from commtrace.rules._rule import Rule
 from commtrace.units import ms
 
 if TYPE_CHECKING:
+    from commtrace.causal.blame.culprit import Culprit
     from commtrace.measures import Measures
     from commtrace.table import Rows
 
 _SIGNIFICANT = 0.05
+_MOST_OF = 0.5  # of the root's waiting
 _SEVERAL = 4  # that follow one another, in each step
 
 
@@ -47,9 +51,10 @@ class EarlyRoot(Rule, frozen=True):
         row, of which nothing comes back in between, collect what they send and send it once.
 
     Blind spots
-        Traces of NCCL before torch 2.5 and of gloo without shapes do not name the root: there it
-        is who alone waited, if several operations show the same. Waiting for the later ones, after
-        the first came, is not counted.
+        Where all others are late by operators that the root does not run, or on more, and that
+        explains most of the waiting, it is told alone (straggler). Traces of NCCL before torch 2.5
+        and of gloo without shapes do not name the root: there it is who alone waited, if several
+        operations show the same. Waiting for the later ones, after the first came, is not counted.
     """
 
     explains: ClassVar[tuple[str, ...]] = ("straggler", "jitter", "exposed-communication")
@@ -70,16 +75,22 @@ class EarlyRoot(Rule, frozen=True):
             sure = few or p_value <= _SIGNIFICANT
             if sure and worth_reporting(_cost_ns(early), run, self.min_step_share):
                 found.append((len(mine), (early, mine, p_value)))
-        late = _late_ranks(run, self.min_step_share) if found else set()
+        blamed = _blamed(run, self.min_step_share) if found else ()
+        late = {rank for its in blamed for rank in its.ranks}
         for one in enough(found, self.min_operations, "operation", "with one root"):
             early, mine, p_value = one
             root = int(early.ints("root")[0])
+            if _are_late(early, blamed):
+                continue  # not the root is early: see straggler
             answer = made_for_all(run, root, early.ints("operation"))
             if answer and root in late and early.coded("op").being("gather").all():
                 continue  # all wait for what it makes of what it gathers: see late-root
             in_turn = _in_a_row(run, root, mine.ints("operation"))
             advice = "; ".join(filter(None, (answer, in_turn)))
-            yield self._finding(early, len(mine), p_value, late, advice)
+            taken = taken_cores(run)
+            its = self._finding(early, len(mine), p_value, late, advice)
+            unsure = f"{its.summary} (not sure: {taken}, for which all wait)"
+            yield replace(its, summary=unsure, confidence="low") if taken else its
 
     def _often(self, roots: Rows) -> Int64:
         """The size of operations that enough others share, with its communicator and root."""
@@ -146,12 +157,28 @@ def _cost_ns(early: Rows) -> int:
     return total(union(start, start + early.ints("wait_ns")))
 
 
-def _late_ranks(run: Measures, min_step_share: float) -> set[int]:
-    """Who is late elsewhere, and should not be given more to do."""
+def _blamed(run: Measures, min_step_share: float) -> tuple[Culprit, ...]:
+    """Who is late, and should not be given more to do."""
     try:
-        return {rank for its in culprits(run, min_step_share).found for rank in its.ranks}
+        return culprits(run, min_step_share).found
     except CannotLook:
-        return set()
+        return ()
+
+
+def _are_late(early: Rows, blamed: tuple[Culprit, ...]) -> bool:
+    """Whether all whom the root waits for are late by what they do more, most of its waiting.
+
+    Who has as much to do as others is no later than the root is early.
+    """
+    group = members(early.coded("communicator").at(0))
+    others = {rank for rank in group if rank != int(early.ints("root")[0])}
+    theirs = [its for its in blamed if its.more is not None and others & {*its.ranks}]
+    late = {rank for its in theirs for rank in its.ranks}
+    return (
+        bool(others)
+        and others <= late
+        and (sum(its.on_top_ns for its in theirs) >= _MOST_OF * _cost_ns(early))
+    )
 
 
 def _at_root(run: Measures, min_operations: int) -> Rows:

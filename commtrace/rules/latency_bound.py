@@ -64,8 +64,8 @@ class LatencyBound(Rule, frozen=True):
         16 times as large or more, at their bandwidth: a share of 0.6 ``min_latency_share`` then
         suffices. (In a row, these are within the constants' latency, too.) Without NCCL it is what
         moving leaves of the median of collectives up to 131 kB. Moving is taken to be at 1 GB/s
-        within a host, at 0.1 GB/s between hosts. Of up to 4 kB latency has to be half the share only:
-        no link needs time for so few bytes, whatever makes them take longer.
+        within a host, at 0.1 GB/s between hosts. Of up to 4 kB latency has to be half the share
+        only: no link needs time for so few bytes, whatever makes them take longer.
         The potential saving, a row's time from first to last less that of the operations it could
         have been, has to be worth ``min_step_share`` of the step. Where latency is assumed, large
         ones are taken to be moved over the NVLinks that such GPUs have, if these are known; and

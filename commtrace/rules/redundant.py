@@ -29,7 +29,7 @@ from commtrace.metrics.run.averaged_again import averaged_again, averaged_in_oth
 from commtrace.metrics.run.cut_gathers import gathers_of_layers
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.frozen_gathers import gathers_of_frozen
-from commtrace.metrics.run.gathered_logits import gathered_logits
+from commtrace.metrics.run.gathered_logits import gathered_for_norms, gathered_logits
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
 from commtrace.metrics.run.known_already import sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
@@ -61,7 +61,7 @@ class Redundant(Rule, frozen=True):
     """Communication that nobody needs.
 
     What it detects
-        Twenty-one kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
+        Twenty-two kinds, each if it takes ``min_step_share`` of the steps. Reductions of gradients
         after every micro-batch, by DDP, FSDP, or the program itself right behind each backward
         pass, though the last of the accumulation reduces the same sizes again. Gradients that a
         pass reduces for another model's optimizer, whose own pass reduces the same sizes and
@@ -93,8 +93,9 @@ class Redundant(Rule, frozen=True):
         (a model's tensors one by one), or one sends another in several
         (``send_object_list``), or ten times in a run without steps, for what pickles them and tells
         their lengths.
-        All_gathers of 10 MB or more that a softmax, a loss or a metric (argmax, top k, bincount)
-        works on as they are: logits, of which ranks can compute that of what each has. Groups that
+        All_gathers of 4 MB or more that a softmax, a loss or a metric (argmax, top k, bincount)
+        works on as they are: logits, of which ranks can compute that of what each has; or of which
+        a norm is taken before all else. Groups that
         only one step uses each, in most steps: ``new_group`` in the loop.
 
     Why it costs time
@@ -145,6 +146,8 @@ class Redundant(Rule, frozen=True):
             by_hand = repeated_in_accumulation(rows, placed_by_hand(run, rows))
         same, logits = same_objects(rows), gathered_logits(run, rows)
         of_layers = gathers_of_layers(run, rows)
+        # An engine that generates in the same processes is handed whole parameters.
+        whole = gathered_whole(rows) & ~logits & (not serves(run))
         for say, found in (
             (_needless.accumulated, repeated),
             (_needless.accumulated_by_hand, by_hand),
@@ -161,13 +164,13 @@ class Redundant(Rule, frozen=True):
             (_needless.frozen, rows.take(gathers_of_frozen(rows))),
             (_needless.cut, rows.take(of_layers.cut)),
             (_needless.whole_of_layers, rows.take(of_layers.behind)),
-            # An engine that generates in the same processes is handed whole parameters.
-            (_needless.whole, rows.take(gathered_whole(rows) & ~logits & (not serves(run)))),
+            (_needless.whole, rows.take(whole)),
             (_needless.objects, rows.take(same)),
             (_needless.states, rows.take(sent_states(rows) & ~same)),
             (_needless.pickled, rows.take(exchanged_objects(rows) & ~same)),
             (_needless.pickled, messages_of_objects(run)),
             (_needless.logits, rows.take(logits)),
+            (_needless.norms, rows.take(gathered_for_norms(run, rows) & ~logits & ~whole)),
             (_needless.new_groups, rows.take(firsts_of_new_groups(rows))),
         ):
             edit = _EDITS.get(say, not_issued)

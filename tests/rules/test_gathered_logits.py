@@ -66,7 +66,7 @@ def test_a_loss_of_gathered_logits_needs_no_gather() -> None:
         training(("gemv2T_kernel_val", SOFTMAX)),
         training(("fused_linear_cross_entropy_fwd", SOFTMAX)),
         training(("elementwise",)),  # nothing that has to do with a loss
-        training(size=8_000_000),  # metrics, or a queue's keys
+        training(size=3_000_000),  # metrics, or a queue's keys
         training(beside=True),  # prefetched while something else computes
         training(others=3),  # parameters, one of which ends before a softmax
     ],
@@ -80,3 +80,19 @@ def test_what_a_product_works_on_first_is_no_logits(run: Tiny) -> None:
 )
 def test_nor_does_a_metric_that_every_rank_counts(name: str) -> None:
     assert bool(found(training(("elementwise", name)))) == ("ArgMax" in name)
+
+
+@pytest.mark.parametrize(
+    ("behind", "normed"),
+    [
+        (("void at::native::CatArrayBatchedCopy<float>", "reduce_kernel<NormTwoOps<float>>"), True),
+        (("PowFunctor", "reduce_kernel<sum>"), True),
+        (("reduce_kernel<MeanOps>", "reduce_kernel<NormTwoOps<float>>"), False),  # an average's
+        (("ampere_bf16_s16816gemm_bf16", "reduce_kernel<NormTwoOps<float>>"), False),
+    ],
+)
+def test_a_norm_of_what_is_gathered_is_that_of_norms(behind: tuple[str, ...], normed: bool) -> None:
+    findings = found(training(behind))
+    assert [its.summary.split(":")[0] for its in findings] == [
+        "what is gathered goes into a norm, of which each rank has its part"
+    ] * normed
