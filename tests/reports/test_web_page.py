@@ -30,7 +30,7 @@ Make = Callable[..., Measures]
 
 SECTIONS = [
     "Verdict",
-    "Where the time of a step goes",
+    "Where the time goes",
     "Timeline",
     "Bandwidth against size",
     "Who sends to whom",
@@ -82,6 +82,18 @@ def test_it_says_what_the_other_reports_say(straggler: str) -> None:
         "Caused: how long the others waited for this rank",
     ):
         assert text in said, text
+
+
+def test_of_a_run_without_steps_it_speaks_of_its_tenths() -> None:
+    run = Tiny(2)
+    for turn in range(20):
+        for rank in range(2):
+            run.kernel(rank, 2_000 * turn, 500 + 900 * rank)
+            run.collective(rank, "all_reduce", 2_000 * turn + 500 + 900 * rank, 1_100 - 900 * rank)
+    said = Tags(html.render(Run(run.trace(), "stepless").analysis())).said
+    assert "median tenth of the run without it" in said
+    assert "The critical path of a tenth of the run" in said
+    assert "median step" not in said
 
 
 def test_it_asks_nobody_for_anything(straggler: str) -> None:

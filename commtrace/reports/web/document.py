@@ -43,7 +43,7 @@ class _Budget:
 _BUDGETS = tuple(_Budget(100_000 // 4**i, max(1_000 // 4**i, 5)) for i in range(6))
 _TITLES = {
     "verdict": "Verdict",
-    "time": "Where the time of a step goes",
+    "time": "Where the time goes",
     "timeline-section": "Timeline",
     "bandwidth": "Bandwidth against size",
     "matrices": "Who sends to whom",

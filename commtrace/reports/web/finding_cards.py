@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commtrace.causal.steps import path_of
+from commtrace.metrics.run.whole import part_of_time
 from commtrace.reports import content
 from commtrace.reports.content import findings
 from commtrace.reports.content.critical_path import median_step_ns
@@ -140,19 +141,23 @@ def _shown(value: float, unit: str) -> str:
 
 
 def _replay(cause: Finding, analysis: Analysis) -> Markup | None:
-    """The median step, measured or as it is unrecorded, and replayed without the fault."""
+    """The median step, measured or as it is unrecorded, and replayed without the fault.
+
+    Of a run without steps its tenths.
+    """
     path = path_of(analysis.measures) if cause.replayed_step_ns is not None else None
     if cause.replayed_step_ns is None or path is None or not len(path):
         return None
     unrecorded_ns = unrecorded_step_ns(cause)
     step_ns = median_step_ns(path) if unrecorded_ns is None else unrecorded_ns
     which = "measured" if unrecorded_ns is None else "unrecorded"
+    part = f"median {part_of_time(analysis.measures)}"
     less = percent(step_ns - cause.replayed_step_ns, step_ns)
     rows = [
         Bar(name, [Part(kind, time, ms(time))], ms(time))
         for name, kind, time in (
-            (f"median step, {which}", "measured", step_ns),
-            ("median step without it", "evidence", float(cause.replayed_step_ns)),
+            (f"{part}, {which}", "measured", step_ns),
+            (f"{part} without it", "evidence", float(cause.replayed_step_ns)),
         )
     ]
     on_top = cause.cost_on_top_ns
@@ -164,7 +169,7 @@ def _replay(cause: Finding, analysis: Analysis) -> Markup | None:
     return tag(
         "div",
         bars(rows, max(step_ns, float(cause.replayed_step_ns)), "replay"),
-        tag("p", f"It saves {less} of the median step. ", further, class_="hint"),
+        tag("p", f"It saves {less} of the {part}. ", further, class_="hint"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: per rank, per dimension, and on the critical path."""
+"""Where the time goes, of a step on average: per rank, per dimension, and on the critical path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commtrace.metrics.rank.devices import devices
 from commtrace.metrics.run.dimensions import dimensions
 from commtrace.metrics.run.exposed_waits import exposed_waits
 from commtrace.metrics.run.sampled import is_sampled
-from commtrace.metrics.run.whole import step_count
+from commtrace.metrics.run.whole import part_of_time, step_count
 from commtrace.reports.content import critical_path
 from commtrace.reports.content.tables import FILTERED
 from commtrace.reports.web.alike_bars import alike_bars
@@ -190,7 +190,7 @@ def _critical(run: Measures) -> Markup | None:
     shares = critical_path.of_run(path, run)
     return tag(
         "figure",
-        tag("figcaption", "The critical path of a step"),
+        tag("figcaption", f"The critical path of a {part_of_time(run)}"),
         legend(kinds),
         bars([bar], whole, "the critical path"),
         tag("p", f"{shares}. On it are {of_ranks}.", class_="hint"),
