@@ -232,7 +232,7 @@ def waited_first(run: Measures, rank: int, when: Intervals) -> str:
     if 2 * time.sum() <= idle_ns.sum():
         return ""
     return (
-        f"before that the host waits for the GPU in {name.names[int(time.argmax())]}: leave that "
+        f"right before, the host waits for the GPU in {name.names[int(time.argmax())]}: leave that "
         "out, or launch what comes next first (for inference: asynchronous scheduling), so that "
         "the GPU works meanwhile"
     )

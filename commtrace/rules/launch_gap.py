@@ -36,6 +36,7 @@ from commtrace.rules._stalls import (
     NAME,
     ON_CPU,
     if_unrecorded,
+    known_work,
     label_in,
     later_steps,
     launching_faster,
@@ -231,10 +232,9 @@ class LaunchGap(Rule, frozen=True):
         does = next((ADVICE[cause] for cause in causes), None) or carried(found)
         if label == DDP_FORWARD and searches_unused(run):
             does = UNUSED
-        if not does:
-            does = "; ".join(
-                filter(None, (meanwhile(run, line.rank, when), waited_first(run, line.rank, when)))
-            )
+        if not does and (waits := waited_first(run, line.rank, when)):
+            does = "; ".join(filter(None, (known_work(run, line.rank, when), waits)))
+        does = does or meanwhile(run, line.rank, when)
         since, later = ms(int(found.begin_ns[longest] - line.first_ns)), later_steps(run)
         its = self._finding(
             found,

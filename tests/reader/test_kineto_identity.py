@@ -99,6 +99,13 @@ def test_a_tool_that_writes_it_with_all_but_messages(read: Any) -> None:
     assert found.notes == {}
 
 
+def test_a_wait_is_of_no_group(read: Any) -> None:
+    calls = [called(1, "[0, 1, 2, 3]"), called(1, "[1, 5]"), called(1, "[]", "wait")]
+    found = read(calls, distributedInfo={"rank": 1})
+    assert found.ranks[0]["rank"] == 1
+    assert found.notes == {}
+
+
 def test_own_number_in_one_group_may_be_the_peers_in_another(read: Any) -> None:
     found = read([called(1, "[0, 1]"), called(1, "[1, 3]", "send")], distributedInfo={"rank": 1})
     assert found.notes == {}

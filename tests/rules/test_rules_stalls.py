@@ -95,6 +95,7 @@ def test_what_a_host_does_once_its_gpu_is_done_is_to_be_done_before() -> None:
         "waits for the GPU in cudaStreamSynchronize: leave that out, or launch what comes next"
         in its.advice
     )
+    assert "loading data, printing" not in its.advice  # which nothing tells
     assert its.cost_ns == pytest.approx((STEPS - 1) * 650_000, rel=0.1)
 
 

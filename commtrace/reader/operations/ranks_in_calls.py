@@ -11,6 +11,7 @@ from commtrace.reader.operations.groups import listed_ranks
 __all__ = ["ranks_and_calls"]
 
 _MESSAGES = ("send", "recv")
+_WAIT = "wait"
 _MOST_RANKS = 2**20  # beyond any job: a number larger than this is damage
 
 
@@ -25,7 +26,7 @@ def ranks_and_calls(calls: tuple[Call, ...]) -> tuple[frozenset[int], tuple[Call
     unlike = {
         (its.collective, its.rank, str(its.group_ranks or ""), its.rank_start, its.rank_stride): its
         for its in (call.args for call in calls)
-        if its.rank is not None
+        if its.rank is not None and its.collective != _WAIT  # that of no group
     }
     every = list(unlike.values())
     own, keeping = _own_rank(every), tuple[str, ...]()
