@@ -23,8 +23,10 @@ from commtrace.topology import usual_link
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["Latency", "Served", "by_constants_ns", "latency_of"]
+__all__ = ["TINY_BYTES", "Latency", "Served", "by_constants_ns", "latency_of"]
 
+TINY_BYTES = 4_096
+"""No link needs time for so few."""
 _SMALL_BYTES = 131_072  # moved in no time by any link
 _PAIR, _FAR = 2, 16  # sizes, so many times as large
 _SELDOM = 0.1  # of the small messages
@@ -32,7 +34,6 @@ _MANY, _UNLIKE, _SAME, _FEW = 100, 2.0, 1.1, 0.05  # messages, their sizes, thei
 _WITHIN_GB_S, _BETWEEN_GB_S = 1.0, 0.1  # slow links, so that latency is not overstated
 _NEAR = 2.0  # times the least latency that NCCL's constants know
 _AT_MOST = 5.0  # the same of what is measured against larger ones
-_NO_BANDWIDTH = 0.01  # GB/s: slower is no link
 _NO_PART = 0.1  # of a time: what moving takes no more of leaves it all to latency
 
 
@@ -122,12 +123,12 @@ def latency_of(run: Measures, some: Served, max_bytes: int, max_residual: float)
 def _fitted(some: Rows, max_residual: float) -> Model | None:
     """The model of what each size takes in the median, however much one message varies.
 
-    None if messages' medians are off by more than that in the mean, or none is long enough to tell.
+    None if messages' medians are off by more than that in the mean, or if all are tiny.
     """
     size, number = np.unique(some.ints("size_bytes"), return_inverse=True)
     usual = quantiles(number, some.ints("transfer_ns"), 50, size.size)
-    if size[-1] < _NO_BANDWIDTH * usual[-1]:
-        return None  # whatever makes that take longer than the least, it is not its bytes
+    if size[-1] <= TINY_BYTES:
+        return None  # whatever makes some take longer than others, it is not their bytes
     if size.size == _PAIR and size[1] >= _FAR * size[0]:
         return _through(size.astype(np.float64), usual, len(some))
     model = fit(size.astype(np.float64), usual)

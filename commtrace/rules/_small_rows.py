@@ -20,7 +20,7 @@ from commtrace.metrics.run.joined_rows import steps_of_operations
 from commtrace.metrics.run.multiplied import multiplied
 from commtrace.metrics.run.run_clock import intervals_on_run
 from commtrace.quantiles import median
-from commtrace.rules._latency import Latency, Served
+from commtrace.rules._latency import TINY_BYTES, Latency, Served
 from commtrace.table import Rows
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _PAUSE_NS = 1_000_000  # in which much else may run, however long a latency is
 _CALL_NS = 100_000  # in which a host calls the next, or a latency: beyond that it does other things
 _HARDLY = 1 / 3  # of the latency: kernels that need the result of the one before take longer
 _SCALAR_BYTES, _SCALAR_NS = 64, 500_000  # of a norm, a loss or a flag, and to read and make one
-_TINY_BYTES, _OF_TINY = 4_096, 0.5  # no link needs time for so few; of the share of latency
+_OF_TINY = 0.5  # of the share of latency
 _OF_SCALARS = 0.1  # of the pause before the next: what makes it computes no longer
 _READING = 3  # latencies, in which a host reads a result and calls the next, computing hardly
 
@@ -60,7 +60,7 @@ def small_rows(
 ) -> SmallRows | None:
     """Of operations of one kind those whose time is that share latency; None if none could join."""
     size = some.operations.ints("size_bytes")
-    wanted = np.where(size <= _TINY_BYTES, _OF_TINY * min_share, min_share)
+    wanted = np.where(size <= TINY_BYTES, _OF_TINY * min_share, min_share)
     small = some.take((known.ns > wanted * some.typical_ns) & (size <= known.most_bytes))
     rows = _rows(run, small, known)
     row = _buckets(small, rows, bucket_bytes)

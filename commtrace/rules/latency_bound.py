@@ -55,17 +55,17 @@ class LatencyBound(Rule, frozen=True):
         micro-batches cannot be one message, and does not count.
         Latency is fitted from this trace to the medians of its sizes, where these differ enough and
         the fit is off by at most ``max_residual`` in the messages' mean; or by the line through two
-        sizes, one 16 times as large as the other; not if all take longer than any link would. With
-        NCCL else it is what
-        a hundred collectives or more take alike, one twice as large as another; or what NCCL's own
-        tuning constants say, assumed, as the finding says; or what tiny collectives take, if that
-        is more: those that moving, at less than any link's bandwidth, takes a tenth of at most; or,
-        for all_reduces, all_gathers and reduce_scatters, what others of these of their group leave,
-        16 times as large or more, at their bandwidth: a share of 0.6 ``min_latency_share`` then
-        suffices. (In a row, these are within the constants' latency, too.) Without NCCL it is what
-        moving leaves of the median of collectives up to 131 kB. Moving is taken to be at 1 GB/s
-        within a host, at 0.1 GB/s between hosts. Of up to 4 kB latency has to be half the share
-        only: no link needs time for so few bytes, whatever makes them take longer.
+        sizes, one 16 times as large as the other; not if all are of 4 kB or less. With NCCL else it
+        is what a hundred collectives or more take alike, one twice as large as another; or what
+        NCCL's own tuning constants say, assumed, as the finding says; or what tiny collectives
+        take, if that is more: those that moving, at less than any link's bandwidth, takes a tenth
+        of at most; or, for all_reduces, all_gathers and reduce_scatters, what others of these of
+        their group leave, 16 times as large or more, at their bandwidth: a share of 0.6
+        ``min_latency_share`` then suffices. (In a row, these are within the constants' latency,
+        too.) Without NCCL it is what moving leaves of the median of collectives up to 131 kB.
+        Moving is taken to be at 1 GB/s within a host, at 0.1 GB/s between hosts. Of up to 4 kB
+        latency has to be half the share only: no link needs time for so few bytes, whatever makes
+        them take longer.
         The potential saving, a row's time from first to last less that of the operations it could
         have been, has to be worth ``min_step_share`` of the step. Where latency is assumed, large
         ones are taken to be moved over the NVLinks that such GPUs have, if these are known; and

@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 _MOST = 4  # culprits, one on top of the other
+_ONCE = 2.0  # times what is worth to be told
 
 
 class _Edited(Struct, frozen=True, eq=False):
@@ -118,7 +119,7 @@ def culprits(run: Measures, min_share: float) -> Culprits:
         if first is None:
             break
         who, culprit = first
-        if _is_excused(run, culprit):
+        if _is_excused(run, culprit, worth):
             excused.append(culprit)
         else:
             found += as_awaited(run, culprit, who.edit, lag, worth)
@@ -151,13 +152,19 @@ def _first(
     return paused and shared_by_stages(run, *paused, lag_ns)
 
 
-def _is_excused(run: Measures, it: Culprit) -> bool:
-    """Whether it does the same as ranks beside it, and takes as long as on shared cores it can."""
+def _is_excused(run: Measures, it: Culprit, worth_ns: float) -> bool:
+    """Whether it does the same as ranks beside it, and takes as long as on shared cores it can.
+
+    Or longer, but in one step alone, for little more than what is worth to be told: so it does on
+    any machine now and then.
+    """
     on = hosts(run)
     beside = {host for rank, host in on.items() if rank not in it.ranks}
     if it.slower is None or not all(on.get(rank) in beside for rank in it.ranks):
         return False
     stalls = () if it.persistent else it.spikes
+    if len(stalls) == 1 and it.on_top_ns < _ONCE * worth_ns:
+        return True
     may = as_cores_are_shared(run, it.ranks, stalls) is not None
     return may and it.slower <= fight(run, it.ranks)
 
