@@ -150,7 +150,11 @@ class ColdStart(Rule, frozen=True):
             cold,
             summary=(
                 f"the first {op} of {groups} takes {ms(time)}, {multiple(time / usual)} the "
-                + (f"usual {ms(usual)}" if its.alike else f"{ms(usual)} of larger operations")
+                + (
+                    f"usual {ms(usual)}"
+                    if its.alike
+                    else f"{ms(usual)} of others at least as large"
+                )
             ),
             saving=gain,
             evidence=(
