@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _MUCH = 0.25  # of the gaps' time
 _SEVERAL = 10
 _SOME = 0.2  # of the share that is worth reporting: of each device, where several lack it
+_AS_MUCH = 0.25  # of what the worst device lacks: others do "too"
 _STALL_NS = 100_000
 _LARGER_UNITS = "more layers in each unit that is sharded"
 
@@ -118,10 +119,12 @@ class LaunchGap(Rule, frozen=True):
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, gain, run)
                 ranks = tuple(sorted({one.line.rank for one in found}))
+                much = [one for one in found if one.total_ns >= _AS_MUCH * worst.total_ns]
+                alike = tuple(sorted({one.line.rank for one in much}))
                 yield replace(
                     its,
                     explained_by=None if mended else explained_by(worst),
-                    summary=its.summary + too(ranks, worst.line.rank, run),
+                    summary=its.summary + too(alike, worst.line.rank, run),
                     ranks=ranks,
                 )
         if gaps and not many and not stalls:
