@@ -43,8 +43,10 @@ def gpu_name(run: Measures) -> str:
 
 
 def gpu_names(run: Measures) -> tuple[str, ...]:
-    """The models of the machines' GPUs, as far as they are known."""
-    recorded = {str(gpu.get("name", "")) for gpu in (run.manifest or {}).get("devices") or []}
+    """The models of the machines' GPUs, as far as they are known; the manifest may be anybody's."""
+    devices = (run.manifest or {}).get("devices")
+    each = [gpu for gpu in devices if isinstance(gpu, dict)] if isinstance(devices, list) else []
+    recorded = {str(name) for gpu in each if (name := gpu.get("name"))}
     return tuple(sorted(recorded or {*run.rows("ranks").coded("gpu").occurring()}))
 
 

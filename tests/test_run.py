@@ -340,3 +340,11 @@ def _told(run: Run, rank: int | None = None) -> dict[str, dict[str, int]]:
         for row in table
         if rank in (None, row["rank"])
     }
+
+
+@pytest.mark.parametrize("devices", ["H200", 4, [1, None, "x"], [{"name": 7}, {}]])
+def test_devices_in_anybodys_manifest_break_no_report(devices: Any, tmp_path: Path) -> None:
+    rank = {"distributedInfo": {"rank": 0}, "traceEvents": []}
+    (tmp_path / "rank0.json").write_text(json.dumps(rank))
+    (tmp_path / "manifest.json").write_text(json.dumps({"devices": devices}))
+    assert ct.load(tmp_path, cache=False).analysis().run.ranks == (0,)
