@@ -264,11 +264,8 @@ def _does(cause: Cause, culprit: Culprit, run: Measures) -> str:
     if cause == "host" and isinstance(culprit.more, OwnOperators):
         if culprit.more.kind == "kernels":
             return "launching kernels that the others do not run"
-        return (
-            "in Python, between operators that only it runs"
-            if len(culprit.ranks) == 1
-            else ("in Python, between operators that only they run")
-        )
+        alone = "it runs" if len(culprit.ranks) == 1 else "they run"
+        return f"in Python, between operators that only {alone}"
     if cause == "host" and not run_graph(run).calls.on_cpu.any():
         return "launching nothing"
     if cause == "loader" and len(culprit.ranks) > 1:

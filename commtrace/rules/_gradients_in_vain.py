@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commtrace.arrays import distinct
-from commtrace.causal.savings import of_transfers
+from commtrace.arrays import Float64, distinct
+from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
 from commtrace.metrics.run.joined_rows import rows_of_operations
@@ -18,6 +18,7 @@ from commtrace.units import mb
 if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.rules.byte_inflation import ByteInflation
+    from commtrace.table import Rows
 
 __all__ = ["of_parts", "of_tables", "of_the_frozen"]
 
@@ -26,13 +27,10 @@ _SPARSE = 4  # times the bytes: rows one by one come with their numbers, are sor
 
 def of_tables(rule: ByteInflation, run: Measures) -> Iterator[Finding]:
     """Whole gradients of embedding tables, of which steps use few rows."""
-    most = float(large_sums(run).ints("transfer_ns").sum())
-    for its in sparse_sums(run) if worth_reporting(most, run, rule.min_step_share) else ():
-        estimate = float(its.less_ns.sum())
-        gain = of_transfers(run, its.operations, its.less_ns, estimate, rule.min_step_share)
+    for its in sparse_sums(run) if _sums_take_long(rule, run) else ():
+        gain = _gain(rule, run, its.operations, its.less_ns)
         inflation = 1 / max(its.table.needed(its.ranks), 1e-9)
-        worth = worth_reporting(gain.cost_ns, run, rule.min_step_share)
-        if not worth or inflation < max(rule.inflation, _SPARSE):
+        if gain is None or inflation < max(rule.inflation, _SPARSE):
             continue
         table, used = its.table, its.ranks * its.table.used
         whose = "gradient of an embedding table,"
@@ -62,13 +60,8 @@ def of_tables(rule: ByteInflation, run: Measures) -> Iterator[Finding]:
 
 def of_the_frozen(rule: ByteInflation, run: Measures) -> Iterator[Finding]:
     """Gradients of what no optimizer updates."""
-    most = float(large_sums(run).ints("transfer_ns").sum())
-    its = unused_gradients(run) if worth_reporting(most, run, rule.min_step_share) else None
-    if its is None:
-        return
-    estimate = float(its.less_ns.sum())
-    gain = of_transfers(run, its.operations, its.less_ns, estimate, rule.min_step_share)
-    if not worth_reporting(gain.cost_ns, run, rule.min_step_share):
+    its = unused_gradients(run) if _sums_take_long(rule, run) else None
+    if its is None or (gain := _gain(rule, run, its.operations, its.less_ns)) is None:
         return
     yield rule.finding(
         run.rows("collectives", rows_of_operations(run, its.operations)),
@@ -94,11 +87,7 @@ def of_parts(rule: ByteInflation, run: Measures) -> Iterator[Finding]:
     """Whole gradients on every rank, which updates a part of them."""
     its = reduced_whole(run)
     # A ring's all_reduce is a reduce_scatter, and then an all_gather of as many bytes.
-    less = its.ints("transfer_ns") / 2
-    if not worth_reporting(float(less.sum()), run, rule.min_step_share):
-        return
-    gain = of_transfers(run, its, less, float(less.sum()), rule.min_step_share)
-    if not worth_reporting(gain.cost_ns, run, rule.min_step_share):
+    if (gain := _gain(rule, run, its, its.ints("transfer_ns") / 2)) is None:
         return
     calls = run.rows("collectives", rows_of_operations(run, its))
     steps = max(step_count(run), 1) * distinct(calls.ints("rank")).size
@@ -119,3 +108,15 @@ def of_parts(rule: ByteInflation, run: Measures) -> Iterator[Finding]:
         ),
         confidence="medium",
     )
+
+
+def _sums_take_long(rule: ByteInflation, run: Measures) -> bool:
+    """Whether large all_reduces take so long at all that less of them can be worth it."""
+    most_ns = float(large_sums(run).ints("transfer_ns").sum())
+    return worth_reporting(most_ns, run, rule.min_step_share)
+
+
+def _gain(rule: ByteInflation, run: Measures, its: Rows, less_ns: Float64) -> Saving | None:
+    """What is saved if operations take so much less; None if that is not worth reporting."""
+    gain = of_transfers(run, its, less_ns, float(less_ns.sum()), rule.min_step_share)
+    return gain if worth_reporting(gain.cost_ns, run, rule.min_step_share) else None

@@ -159,6 +159,8 @@ def _of_layers(run: Measures, rank: int) -> float:
     groups = matched(run).matches.some(places).coded("communicator")
     sums = dimensions_of(run, groups).being("tp") & ~calls.coded("device").being("cpu")
     calls = calls.take(sums & calls.coded("op").known & (calls.ints("group_size") > 1))
-    alike = grouped(calls.coded("op"), calls.ints("group_size"))
-    op, size = calls.coded("op"), calls.ints("group_size")
-    return sum(its.size * nccl_latency_ns(str(op.at(its[0])), int(size[its[0]])) for its in alike)
+    op, ranks = calls.coded("op"), calls.ints("group_size")
+    return sum(
+        alike.size * nccl_latency_ns(str(op.at(alike[0])), int(ranks[alike[0]]))
+        for alike in grouped(op, ranks)
+    )

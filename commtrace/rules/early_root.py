@@ -87,10 +87,11 @@ class EarlyRoot(Rule, frozen=True):
                 continue  # all wait for what it makes of what it gathers: see late-root
             in_turn = _in_a_row(run, root, mine.ints("operation"))
             advice = "; ".join(filter(None, (answer, in_turn)))
-            taken = taken_cores(run)
             its = self._finding(early, len(mine), p_value, late, advice)
-            unsure = f"{its.summary} (not sure: {taken}, for which all wait)"
-            yield replace(its, summary=unsure, confidence="low") if taken else its
+            if taken := taken_cores(run):
+                unsure = f"{its.summary} (not sure: {taken}, for which all wait)"
+                its = replace(its, summary=unsure, confidence="low")
+            yield its
 
     def _often(self, roots: Rows) -> Int64:
         """The size of operations that enough others share, with its communicator and root."""

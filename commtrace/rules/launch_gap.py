@@ -119,8 +119,8 @@ class LaunchGap(Rule, frozen=True):
             if worth_reporting(gain.cost_ns, run, self.min_step_share):
                 its = report(worst, gain, run)
                 ranks = tuple(sorted({one.line.rank for one in found}))
-                much = [one for one in found if one.total_ns >= _AS_MUCH * worst.total_ns]
-                alike = tuple(sorted({one.line.rank for one in much}))
+                least_ns = _AS_MUCH * worst.total_ns
+                alike = sorted({one.line.rank for one in found if one.total_ns >= least_ns})
                 yield replace(
                     its,
                     explained_by=None if mended else explained_by(worst),

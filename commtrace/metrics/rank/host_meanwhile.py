@@ -106,12 +106,11 @@ def _by_name(its: Hosted, when: Intervals) -> Float64:
 def outermost_operators(run: Measures, rank: int) -> Hosted:
     """The operators of a rank that no others call, on the rank's own clock."""
     rows = rows_of_rank(run, "host_operators", rank)
-    if len(rows):
-        return _hosted(rows)
-    its = _hosted(rows_of_rank(run, "ops", rank))
-    # Communication is there whatever encloses it.
-    top = np.flatnonzero(outermost(its.thread, its.start_ns, its.duration_ns))
-    return Hosted(its.name.take(top), its.thread[top], its.start_ns[top], its.duration_ns[top])
+    if not len(rows):
+        rows = rows_of_rank(run, "ops", rank)
+        # Communication is there whatever encloses it.
+        rows = rows.take(outermost(*map(rows.ints, ("thread", "start_ns", "duration_ns"))))
+    return _hosted(rows)
 
 
 def slow_view(run: Measures, rank: int) -> SlowView | None:

@@ -35,7 +35,7 @@ _ON_GPU = ("device", "stream", "correlation", "size_bytes", "from_device", "to_d
 _CALLED = ("correlation", "thread")
 _AWAITED = ("device", "stream", "correlation", "event", "awaited_stream", "record_correlation")
 _BATCH = 1024  # fewer would waste numpy's time, more the cache's
-_MANY = 65_536
+_MANY = 65_536  # rows: fewer are not worth a look at who calls whom
 
 _Found = tuple[Event, Call]
 """What communicates; its time is without the trace's base."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import NULL, sums
+from commtrace.arrays import sums
 from commtrace.causal.path_causes import labelled_on_path, lines_on_path
 from commtrace.causal.run.replayable import need_replay, replayable
 from commtrace.causal.steps import path_of
 from commtrace.diagnosis import CannotLook
+from commtrace.metrics.run.whole import has_steps
 from commtrace.quantiles import median
 from commtrace.reports.content.tables import Section
 from commtrace.trace_tables import MISSING_RANK
@@ -46,7 +47,7 @@ def sentence(run: Measures) -> str | None:
 
 
 def _of_step(path: Rows, run: Measures) -> str:
-    if not (run.rows("steps").ints("step") != NULL).any():
+    if not has_steps(run):
         return ""
     several = np.unique(path.ints("step")).size > 1
     long = ms(median_step_ns(path))
