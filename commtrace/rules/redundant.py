@@ -29,7 +29,7 @@ from commtrace.metrics.run.averaged_again import averaged_again, averaged_in_oth
 from commtrace.metrics.run.cut_gathers import gathers_of_layers
 from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.frozen_gathers import gathers_of_frozen
-from commtrace.metrics.run.gathered_logits import gathered_for_norms, gathered_logits
+from commtrace.metrics.run.gathered_into import gathered_into
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
 from commtrace.metrics.run.known_already import sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
@@ -144,7 +144,7 @@ class Redundant(Rule, frozen=True):
         by_hand = rows.take(slice(0))
         if not len(repeated) and not reduces.row.size:
             by_hand = repeated_in_accumulation(rows, placed_by_hand(run, rows))
-        same, logits = same_objects(rows), gathered_logits(run, rows)
+        same, (logits, norms) = same_objects(rows), gathered_into(run, rows)
         of_layers = gathers_of_layers(run, rows)
         # An engine that generates in the same processes is handed whole parameters.
         whole = gathered_whole(rows) & ~logits & (not serves(run))
@@ -170,7 +170,7 @@ class Redundant(Rule, frozen=True):
             (_needless.pickled, rows.take(exchanged_objects(rows) & ~same)),
             (_needless.pickled, messages_of_objects(run)),
             (_needless.logits, rows.take(logits)),
-            (_needless.norms, rows.take(gathered_for_norms(run, rows) & ~logits & ~whole)),
+            (_needless.norms, rows.take(norms & ~logits & ~whole)),
             (_needless.new_groups, rows.take(firsts_of_new_groups(rows))),
         ):
             edit = _EDITS.get(say, not_issued)

@@ -88,6 +88,12 @@ def test_what_is_done_before_a_pass_to_gather_what_is_there_is_not_done() -> Non
     assert all_of_it == pytest.approx(3 * 400, rel=0.1)
 
 
+def ends_with_its_gpu(run: Tiny, rank: int, begun: float) -> None:
+    """Behind the first millisecond of a step its host launches once more, and waits for that."""
+    run.kernel(rank, begun + 1_005, 900, launch_ns=at(begun + 1_000))
+    run.blocking_call(rank, "cudaDeviceSynchronize", begun + 1_010, 900)
+
+
 @pytest.mark.parametrize("between", [False, True])
 def test_hosts_take_no_time_from_one_that_is_not_launched_to_the_next(between: bool) -> None:
     """Ten broadcasts a step, one every 100 µs; the GPU, which needs 10 for each, waits for them."""
@@ -101,8 +107,7 @@ def test_hosts_take_no_time_from_one_that_is_not_launched_to_the_next(between: b
             run.collective(rank, "broadcast", now + 5, 10, size=1 << 10, root=0, **launched)
             if between:
                 run.kernel(rank, now + 50, 10, launch_ns=at(now + 45))
-        run.kernel(rank, begun + 1_005, 900, launch_ns=at(begun + 1_000))
-        run.blocking_call(rank, "cudaDeviceSynchronize", begun + 1_010, 900)
+        ends_with_its_gpu(run, rank, begun)
     gone = np.ones(2 * 6 * 10, dtype=np.bool_)
     its, measured = run.trace(), as_measured(run.trace())
     edits = [needing_nobody(its, gone, measured), not_issued(its, gone, measured)]
@@ -125,8 +130,7 @@ def test_hosts_need_no_time_within_the_operators_that_called_them() -> None:
             launched = {"launch_ns": at(now + 35)}
             run.collective(rank, "broadcast", now + 37, 2, size=1 << 10, root=0, **launched)
             run.kernel(rank, now + 95, 4, launch_ns=at(now + 92))
-        run.kernel(rank, begun + 1_005, 900, launch_ns=at(begun + 1_000))
-        run.blocking_call(rank, "cudaDeviceSynchronize", begun + 1_010, 900)
+        ends_with_its_gpu(run, rank, begun)
     gone = np.ones(2 * 6 * 10, dtype=np.bool_)
     its, measured = run.trace(), as_measured(run.trace())
     before, after = np.median(step_ns(its, [measured, not_issued(its, gone, measured)]), axis=0)

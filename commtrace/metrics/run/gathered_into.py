@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.table import Coded, Rows
 
-__all__ = ["gathered_for_norms", "gathered_logits"]
+__all__ = ["GatheredInto", "gathered_into"]
 
 _LEAST_BYTES = 4_000_000  # keys and features of a batch, beside a loss, are fewer
 _ALWAYS = 0.9  # of the gathers of a size
@@ -36,54 +35,41 @@ _PRODUCT = re.compile(
 )
 
 
-def gathered_logits(run: Measures, rows: Rows) -> Bool:
-    """Which rows of ``sequences`` gather what the next softmax works on, or who counts hits.
+class GatheredInto(NamedTuple):
+    """Which rows of ``sequences`` gather what goes into a ``softmax`` or a ``norm``.
 
-    Between them and the softmax runs no product of matrices: they are no parameters.
+    Into a softmax, a loss, or who counts hits, with no product of matrices before it: they are no
+    parameters. Into a norm: it is squared, or normed, before all else but copies.
     """
 
-    def before_softmax(names: Coded, first: Int64) -> Bool:
-        softmax, product = (
-            _next(_named(names, form), first, names) for form in (_SOFTMAX, _PRODUCT)
-        )
-        return softmax < product
-
-    return _going_into(run, rows, before_softmax)
+    softmax: Bool
+    norm: Bool
 
 
-def gathered_for_norms(run: Measures, rows: Rows) -> Bool:
-    """Which rows of ``sequences`` gather what is squared, or normed, before all else but copies."""
+def gathered_into(run: Measures, rows: Rows) -> GatheredInto:
+    """Those beside which no compute starts.
 
-    def before_norm(names: Coded, first: Int64) -> Bool:
-        moves = names.where(lambda name: bool(_MOVES.search(name)) and not _NORM.search(name))
-        at = _next(np.flatnonzero(~moves), first, names)
-        return np.append(names.where(lambda name: bool(_NORM.search(name))), False)[at]
-
-    return _going_into(run, rows, before_norm)
-
-
-def _going_into(run: Measures, rows: Rows, goes: Callable[[Coded, Int64], Bool]) -> Bool:
-    """Which gathers do, by the names of a rank's computing and the first behind each of them.
-
-    No compute starts beside them. Of (nearly) all gathers of their size, as a group's first rank
-    has them: the others run the same behind them, and each one's kernels would be read.
+    Of (nearly) all gathers of their size, as a group's first rank has them: the others run the same
+    behind them, and each one's kernels would be read.
     """
     rank, group, size = rows.ints("rank"), rows.coded("communicator"), rows.ints("size_bytes")
     gathers = rows.coded("op").being("all_gather") & (size >= _LEAST_BYTES)
     number = codes(group)
     first = least(number, rank, int(number.max(initial=-1)) + 1)
     asked = gathers & (rank == first[number])
-    found = np.zeros(len(rows), dtype=np.bool_)
+    found = np.zeros((len(GatheredInto._fields), len(rows)), dtype=np.bool_)
     for (one,), at in rows_by(rank[asked]).items():
         its = np.flatnonzero(asked)[at]
-        found[its] = _of_rank(run, one, rows.take(its), goes)
+        found[:, its] = _of_rank(run, one, rows.take(its))
     kind = codes(group, rows.coded("dtype"), size)
-    share = np.bincount(kind, found) / np.maximum(np.bincount(kind, asked), 1)
-    sure: Bool = gathers & (share[kind] >= _ALWAYS)
-    return sure
+    count = np.maximum(np.bincount(kind, asked), 1)
+    return GatheredInto(
+        *(gathers & ((np.bincount(kind, each) / count)[kind] >= _ALWAYS) for each in found)
+    )
 
 
-def _of_rank(run: Measures, rank: int, gathers: Rows, goes: Callable[[Coded, Int64], Bool]) -> Bool:
+def _of_rank(run: Measures, rank: int, gathers: Rows) -> Bool:
+    """What each of a rank's gathers goes into: a row of flags for each field of GatheredInto."""
     on_cpu = bool(gathers.coded("device").being("cpu").all())
     its = rows_of_rank(run, "ops" if on_cpu else "kernels", rank)
     computes = its.coded("kind").being("compute")
@@ -97,11 +83,23 @@ def _of_rank(run: Measures, rank: int, gathers: Rows, goes: Callable[[Coded, Int
     start = its.ints("start_ns")
     first = np.searchsorted(start, gathers.ints("end_ns"))
     alone = np.searchsorted(start, gathers.ints("start_ns")) == first
-    return np.asarray(alone & goes(its.coded("name"), first))
+    names = its.coded("name")
+    return np.asarray(alone & np.stack((_into_softmax(names, first), _into_norm(names, first))))
 
 
-def _named(names: Coded, form: re.Pattern[str]) -> Int64:
-    return np.flatnonzero(names.where(lambda name: form.search(name) is not None))
+def _into_softmax(names: Coded, first: Int64) -> Bool:
+    softmax, product = (np.flatnonzero(_named(names, form)) for form in (_SOFTMAX, _PRODUCT))
+    return np.asarray(_next(softmax, first, names) < _next(product, first, names))
+
+
+def _into_norm(names: Coded, first: Int64) -> Bool:
+    norms = _named(names, _NORM)
+    computes = np.flatnonzero(norms | ~_named(names, _MOVES))
+    return np.append(norms, False)[_next(computes, first, names)]
+
+
+def _named(names: Coded, form: re.Pattern[str]) -> Bool:
+    return names.where(lambda name: form.search(name) is not None)
 
 
 def _next(which: Int64, first: Int64, names: Coded) -> Int64:
