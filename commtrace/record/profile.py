@@ -37,8 +37,8 @@ __all__ = [
     "adopt",
     "barrier",
     "communication",
+    "end_group",
     "export",
-    "keep_groups",
     "record_steps",
     "unstoppable",
     "whereabouts",
@@ -51,6 +51,8 @@ _OURS = b'{"%s":' % METADATA_KEY.encode()
 _FOLDER = re.compile(rb'("traceName": ")[^\n]*/')
 _TAIL_BYTES = 8192  # a path has 4096 at most
 _BLOCK_BYTES = 1 << 20
+_LETTING_GO_S = 0.1
+"""So long gloo's threads have for letting go of their last tensors."""
 
 
 def record_steps(
@@ -111,7 +113,22 @@ def barrier() -> None:
     dist.barrier(device_ids=[torch.cuda.current_device()] if nccl else None)
 
 
-def keep_groups() -> None:
+def end_group(
+    destroy: Callable[[dist.ProcessGroup | None], None], group: dist.ProcessGroup | None = None
+) -> None:
+    """Destroy a group, or all of them, as ``destroy`` does, so that their threads end nothing.
+
+    Nobody waits for gloo's threads: one that lets go of a tensor needs the interpreter, and ends
+    the process if that is ending. After the last group they are given a moment for it.
+    """
+    is_last = group in (None, dist.group.WORLD)
+    _keep_groups()
+    destroy(group)
+    if is_last:
+        time.sleep(_LETTING_GO_S)
+
+
+def _keep_groups() -> None:
     """Have the groups end with the process, and not with the last DDP that knows of them.
 
     When a group ends torch waits for gloo's threads, with the interpreter in its hands; these may

@@ -8,7 +8,6 @@ import gc
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,6 @@ _WHOLE_S = 20.0
 """How much of a program without steps is recorded, at most: its events are kept in memory."""
 _OURS = signal.SIGRTMAX
 """Nobody sends it: it is raised within the process, to call something in its main thread."""
-_LETTING_GO_S = 0.1
-"""So long gloo's threads have for letting go of their last tensors."""
 
 
 class RankRecording:
@@ -103,15 +100,9 @@ def watch_group(window: Window) -> None:
 
     @functools.wraps(destroy)
     def destroy_process_group(group: dist.ProcessGroup | None = None) -> None:
-        is_last = group in (None, dist.group.WORLD)
-        if is_last:
+        if group in (None, dist.group.WORLD):
             window.remember()
-        profile.keep_groups()
-        destroy(group)
-        if is_last:
-            # Nobody waits for gloo's threads: one that lets go of a tensor needs the interpreter,
-            # and ends the process if that is ending.
-            time.sleep(_LETTING_GO_S)
+        profile.end_group(destroy, group)
 
     replace_everywhere(destroy, destroy_process_group)
 

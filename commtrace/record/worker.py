@@ -66,8 +66,7 @@ def _record(job: Job, report: Report) -> list[Reading]:
         )
     workload.check(state)
     profile.barrier()  # nobody leaves while another still needs it
-    profile.keep_groups()
-    dist.destroy_process_group()
+    profile.end_group(dist.destroy_process_group)
     return readings
 
 

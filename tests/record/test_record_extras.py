@@ -259,16 +259,15 @@ KEEPS = """
 import sys
 import torch
 import torch.distributed as dist
-from commtrace.record.profile import keep_groups
+from commtrace.record.profile import end_group
 
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
 groups = [*dist.distributed_c10d._world.pg_map]
-before = sys.getrefcount(groups[0])
-keep_groups()
-vars(sys.modules[keep_groups.__module__]).clear()  # as the interpreter does in the end
-assert sys.getrefcount(groups[0]) == before + 1
 dist.all_reduce(torch.ones(4))
-dist.destroy_process_group()
+end_group(dist.destroy_process_group)
+assert not dist.is_initialized()
+vars(sys.modules[end_group.__module__]).clear()  # as the interpreter does in the end
+assert sys.getrefcount(groups[0]) == 3  # of the list, of the question, and of nobody
 """
 
 
