@@ -290,6 +290,7 @@ def test_peer_and_root_are_global_ranks(read: Any, events: Any) -> None:
         ("recv", {"Rank": -1}, None),
         ("recv", {"Rank": 0}, None),  # its own
         ("recv", {"Rank": 0, "Src Rank": 2}, 2),
+        ("recv", {"Rank": 0, "Src Rank": 0}, None),  # nobody sends messages to itself
     ],
 )
 def test_nccl_names_a_peer_by_both_its_ranks(

@@ -100,7 +100,7 @@ class RankContext(Struct, frozen=True):
             return peer
         ranks = place.group.ranks if place.group is not None else None
         peer = place.source if facts.global_peer is None else facts.global_peer
-        return peer if ranks is None or peer in ranks else None
+        return peer if peer != self.rank and (ranks is None or peer in ranks) else None
 
 
 def row(
