@@ -286,7 +286,7 @@ def test_peer_and_root_are_global_ranks(read: Any, events: Any) -> None:
         ("send", {"Dst Rank": 1}, None),  # of another group
         ("recv", {"Rank": 1}, 2),
         ("recv", {"Rank": 1, "Src Rank": 2}, 2),
-        ("recv", {"Rank": 2, "Src Rank": 0}, 0),  # the group has no third rank
+        ("recv", {"Rank": 2, "Src Rank": 2}, 2),  # the group has no third rank
         ("recv", {"Rank": -1}, None),
         ("recv", {"Rank": 0}, None),  # its own
         ("recv", {"Rank": 0, "Src Rank": 2}, 2),
