@@ -11,6 +11,8 @@ import msgspec
 from commtrace.units import counted, ms
 
 __all__ = [
+    "DEVICE_CAUSES",
+    "HOST_CAUSES",
     "CannotLook",
     "Cause",
     "Diagnosis",
@@ -32,6 +34,10 @@ def about(text: str, unit: str | None = None) -> msgspec.Meta:
 
 Cause = Literal["loader", "checkpoint", "garbage-collection", "compute", "copy", "host"]
 """What a culprit does more than others."""
+HOST_CAUSES: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
+"""What a host does that delays others, computing nothing."""
+DEVICE_CAUSES: tuple[Cause, ...] = ("compute", "copy")
+"""What a device does."""
 
 _Rank = Annotated[int, about("A rank.")]
 _Stream = Annotated[int, about("A stream.")]

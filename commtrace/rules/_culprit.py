@@ -21,7 +21,7 @@ from commtrace.causal.work.beside_waits import slowed_beside_waits_ns
 from commtrace.causal.work.cores import foreign_load, processor
 from commtrace.causal.work.inputs import Inputs
 from commtrace.causal.work.own_operators import OwnOperators
-from commtrace.diagnosis import Cause, Evidence, Finding
+from commtrace.diagnosis import HOST_CAUSES, Cause, Evidence, Finding
 from commtrace.metrics.rank.hosts import one_host
 from commtrace.metrics.run.group_dimensions import dimension_of
 from commtrace.metrics.run.kernels_compared import times_beside
@@ -37,14 +37,10 @@ if TYPE_CHECKING:
     from commtrace.measures import Measures
     from commtrace.rules._rule import Rule
 
-__all__ = ["DEVICE", "HOST", "OF_HOST", "delays"]
+__all__ = ["OF_HOST", "delays"]
 
-HOST: tuple[Cause, ...] = ("host", "loader", "checkpoint", "garbage-collection")
-"""What a host does that delays others, computing nothing."""
 OF_HOST = ("copy-loop", "launch-gap")
 """The rules whose findings are symptoms of a host's lateness."""
-DEVICE: tuple[Cause, ...] = ("compute", "copy")
-"""What a device does."""
 
 _ALIKE = 2  # times as long: of stalls that differ by more the longest is told
 _LEFT_OUT = 0.1  # of the saving: less than that is not worth a word
@@ -192,7 +188,7 @@ def _explains(run: Measures, rule: Rule, culprit: Culprit, even_ns: int) -> tupl
         return (*rule.explains, "uneven-all-to-all")
     if culprit.doubt and may_be_a_bubble(run, culprit):  # which makes it late then
         return tuple(its for its in rule.explains if its != "pipeline-bubble")
-    if culprit.cause not in HOST:
+    if culprit.cause not in HOST_CAUSES:
         return None
     if culprit.doubt:
         return tuple(its for its in rule.explains if its not in OF_HOST)

@@ -14,9 +14,8 @@ from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.inputs import Inputs, uneven_inputs
 from commtrace.causal.work.segments import own_parts
 from commtrace.causal.work.usual import mean_of
-from commtrace.diagnosis import Cause
+from commtrace.diagnosis import HOST_CAUSES, Cause
 from commtrace.metrics.run.whole import has_steps, whole, worth_reporting
-from commtrace.rules._culprit import HOST
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -55,7 +54,7 @@ def turns(run: Measures, min_step_share: float) -> Turns | None:
     alone = not culprits(run, min_step_share).found
     if alone and (_mostly_one(run) or _mostly_few(run, steps, min_step_share)):
         return None
-    pauses = cause(run) in HOST and not run_graph(run).calls.on_cpu.any()
+    pauses = cause(run) in HOST_CAUSES and not run_graph(run).calls.on_cpu.any()
     p_value = above_zero(steps.astype(np.float64))
     chance = _CHANCE_IF_PAUSED if pauses and steps.max() >= _PAUSE_NS else _CHANCE
     every = p_value <= chance or _all_worth_it(run, steps, min_step_share)

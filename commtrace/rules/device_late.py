@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commtrace.diagnosis import Finding
-from commtrace.rules._culprit import DEVICE, delays
+from commtrace.diagnosis import DEVICE_CAUSES, Finding
+from commtrace.rules._culprit import delays
 from commtrace.rules._examples import late_rank
 from commtrace.rules._rule import Rule
 
@@ -40,7 +40,7 @@ class DeviceLate(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was busy."""
         who = "late on the device,"
-        return delays(self, run, self.min_step_share, "collective", who=who, causes=DEVICE)
+        return delays(self, run, self.min_step_share, "collective", who=who, causes=DEVICE_CAUSES)
 
     @staticmethod
     def bad() -> Measures:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from commtrace.diagnosis import Finding
-from commtrace.rules._culprit import HOST, OF_HOST, delays
+from commtrace.diagnosis import HOST_CAUSES, Finding
+from commtrace.rules._culprit import OF_HOST, delays
 from commtrace.rules._examples import late_rank
 from commtrace.rules._rule import Rule
 
@@ -43,7 +43,7 @@ class HostLate(Rule, frozen=True):
     def check(self, run: Measures) -> Iterator[Finding]:
         """One finding per straggler whose device was idle."""
         who = "late on the host,"
-        return delays(self, run, self.min_step_share, "collective", who=who, causes=HOST)
+        return delays(self, run, self.min_step_share, "collective", who=who, causes=HOST_CAUSES)
 
     @staticmethod
     def bad() -> Measures:

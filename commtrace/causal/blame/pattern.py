@@ -30,6 +30,7 @@ from commtrace.causal.work.cores import fight, works_more
 from commtrace.causal.work.inputs import others_in_turn
 from commtrace.causal.work.own_operators import OwnOperators
 from commtrace.causal.work.segments import own_work
+from commtrace.diagnosis import HOST_CAUSES
 from commtrace.quantiles import median
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     always = _always(run, who, does, seen, spikes, p_value, noise_ns)
     if not always:
         spikes = spikes or _of_its_own(run, who, seen)
-        if spikes and (_alike(each, spikes) or _in_turn(run, who, lag_ns, each, spikes)):
+        alike = _alike(each, spikes) and not _runs_ahead(run, does)
+        if spikes and (alike or _in_turn(run, who, lag_ns, each, spikes)):
             spikes = ()
     neither = not always and not spikes
     return Pattern(
@@ -192,6 +194,14 @@ def _alike(its: ByStep, spikes: tuple[int, ...]) -> bool:
     unsaved = beyond[others[saved[others] < _HALF * each]]
     usual = median(unsaved) if unsaved.size else 0.0
     return bool(beyond[most].mean() - usual < _HALF * each)
+
+
+def _runs_ahead(run: Measures, does: DoneMore) -> bool:
+    """Whether it is hosts of GPUs that are late: ahead of these they make up for it in some steps.
+
+    As where only some steps have them wait for their GPU.
+    """
+    return does.cause in HOST_CAUSES and not run_graph(run).calls.on_cpu.any()
 
 
 def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:
