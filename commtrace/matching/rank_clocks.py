@@ -51,6 +51,8 @@ END_ERROR_NS = 5_000  # ends of one collective differ by this much on any real m
 TELLING = 4  # messages: fewer end together by chance
 FEW = 8  # operations whose spread is not known from themselves
 CONTRADICTED = 0.1  # the share of impossible operations that denies ranks one clock
+APART_NS = 60_000  # processes on one host read its GPUs' clocks up to 50 us apart
+ALWAYS = 0.1  # of that by which operations end apart: so little they scatter about it
 MEDIAN = 1.2533  # the standard error of a median is this much that of a mean
 MAD = 1.4826  # the standard deviation behind a median absolute deviation
 
@@ -188,12 +190,27 @@ def _end_together(ends: list[Ends | None]) -> bool:
 
 
 def _contradict(a: Ends | None, b: Ends | None) -> bool:
-    """Whether one rank was done before the other came, so that they cannot share a clock."""
+    """Whether one rank was done before the other came, so that they cannot share a clock.
+
+    Of more than a few operations, or of GPUs' that all end apart by the same.
+    """
     if a is None or b is None or a is b:
         return False
     in_a, in_b = common(a, b)
     impossible = (a.start[in_a] > b.end[in_b] + CLOSE_NS) | (b.start[in_b] > a.end[in_a] + CLOSE_NS)
-    return bool(impossible.sum() > CONTRADICTED * in_a.size)
+    if impossible.sum() > CONTRADICTED * in_a.size:
+        return True
+    on_gpus = not a.on_cpu[in_a].any()
+    return bool(impossible.any()) and on_gpus and _end_apart(a.end[in_a] - b.end[in_b])
+
+
+def _end_apart(apart_ns: Int64) -> bool:
+    """Whether operations, not few, always end apart by far more than they do on any machine."""
+    if apart_ns.size < FEW:
+        return False
+    usual_ns = median(apart_ns)
+    scatter_ns = MAD * median(np.abs(apart_ns - usual_ns))
+    return abs(usual_ns) > APART_NS and scatter_ns < ALWAYS * abs(usual_ns)
 
 
 def _span(rows: Collectives, offset: Line = SAME) -> tuple[int, int]:

@@ -106,6 +106,23 @@ def test_ranks_of_one_host_that_contradict_a_shared_clock(make_trace: Make) -> N
     assert (note.code, note.rank) == ("clock-disagrees", 2)
 
 
+def test_gpus_whose_operations_always_end_apart_have_no_clock_in_common(make_trace: Make) -> None:
+    """One of them takes so little that its end on one is before its beginning on the other."""
+    trace = run(make_trace, ["a", "a"], [0, 0.2], (0, 1))
+    short = rows(trace.collectives)
+    for row in short:
+        if row["seq"] == 3:
+            row["start_ns"] += 0.9 * MS
+            row["duration_ns"] = 0.1 * MS
+    its = {"groups": rows(trace.groups), "ranks": rows(trace.ranks)}
+    found = clocks(make_trace(collectives=short, **its))
+    assert [row["offset_ns"] for row in found] == [0, 0.2 * MS]
+    for row in short:
+        if row["rank"] == 1 and row["seq"] % 2:
+            row["duration_ns"] -= 0.05 * MS
+    assert [row["clock"] for row in clocks(make_trace(collectives=short, **its))] == [0, 0]
+
+
 def test_ends_that_differ_little_are_no_contradiction(make_trace: Make) -> None:
     # Within the operation nobody can say that the clocks differ: the host is believed.
     assert [row["clock"] for row in clocks(run(make_trace, ["a", "a"], [0, 0.4]))] == [0, 0]

@@ -79,8 +79,8 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     always = _always(run, who, does, seen, spikes, p_value, noise_ns)
     if not always:
         spikes = spikes or _of_its_own(run, who, seen)
-        alike = _alike(each, spikes) and not _runs_ahead(run, does)
-        if spikes and (alike or _in_turn(run, who, lag_ns, each, spikes)):
+        vain = bool(spikes) and _in_vain(run, does, each, spikes)
+        if vain or (spikes and _in_turn(run, who, lag_ns, each, spikes)):
             spikes = ()
     neither = not always and not spikes
     return Pattern(
@@ -186,22 +186,21 @@ def _by_chance(seen: Seen, ranks: int) -> float:
     return min(1.0, *(above_zero(some.astype(np.float64)) * ranks for some in tested))
 
 
-def _alike(its: ByStep, spikes: tuple[int, ...]) -> bool:
-    """Whether they do as much in other steps, which saves nothing there: that stalls in none."""
+def _in_vain(run: Measures, does: DoneMore, its: ByStep, spikes: tuple[int, ...]) -> bool:
+    """Whether they do as much in other steps, which saves nothing there: that stalls in none.
+
+    But for hosts of GPUs, which run ahead of these, and make up for it so in some steps: where only
+    some, several, have them wait for their GPU.
+    """
+    on_gpus = not run_graph(run).calls.on_cpu.any()
+    if len(spikes) > 1 and does.cause in HOST_CAUSES and on_gpus:
+        return False
     saved, beyond = its.saved, its.beyond
     each = float(saved[list(spikes)].mean())
     most, others = np.split(np.argsort(-beyond, kind="stable"), [len(spikes)])
     unsaved = beyond[others[saved[others] < _HALF * each]]
     usual = median(unsaved) if unsaved.size else 0.0
     return bool(beyond[most].mean() - usual < _HALF * each)
-
-
-def _runs_ahead(run: Measures, does: DoneMore) -> bool:
-    """Whether it is hosts of GPUs that are late: ahead of these they make up for it in some steps.
-
-    As where only some steps have them wait for their GPU.
-    """
-    return does.cause in HOST_CAUSES and not run_graph(run).calls.on_cpu.any()
 
 
 def _take_turns(run: Measures, who: Suspects, does: DoneMore) -> bool:
