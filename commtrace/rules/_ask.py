@@ -134,7 +134,7 @@ def _little(run: Measures, rules: Collection[Rule]) -> dict[str, str]:
     ]
     found = _answers(run, less, lambda *_: None).in_order(run)
     causes = [one for one in found if one.cost_ns and not one.explained_by]
-    sure = [one for one in causes if one.confidence != "low"][:_NAMED]
+    sure = [one for one in causes if not _is_unsure(one)][:_NAMED]
     return {
         one.rule: f"{LOOKED}{one.summary} ({share_pct(one.cost_ns, run):.1f} % {of_time(run)})"
         for one in reversed(sure)  # of a rule the costliest
@@ -211,16 +211,16 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
         explained = max((one.cost_ns for one in symptoms(finding)), default=0)
         return finding.cost_ns or max(explained, finding.weighs_ns)
 
-    sure = [one for one in symptoms(None) if one.confidence != "low" and not _may_be_needed(one)]
+    sure = [one for one in symptoms(None) if not _is_unsure(one) and not _may_be_needed(one)]
 
     # What is paid once, or may be meant, goes behind what a program surely pays again and again.
     again = (one for one in symptoms(None) if not RULES[one.rule].paid_once)
-    much = [one.cost_ns for one in again if one.confidence != "low"]
+    much = [one.cost_ns for one in again if not _is_unsure(one)]
     behind = min((its for its in much if its >= _MUCH * time_ns), default=time_ns + 1) - 1
 
     def weight_in_order(finding: Finding) -> int:
         its = weight(finding)
-        its = round(_IF_UNSURE * its) if finding.confidence == "low" else its
+        its = round(_IF_UNSURE * its) if _is_unsure(finding) else its
         if _may_be_needed(finding):
             if finding.cost_ns:  # of which part is theirs, though not most
                 theirs = sum(one.cost_ns for one in sure if finding.rule in _explains(one))
@@ -232,11 +232,16 @@ def _ordered(findings: list[Finding], time_ns: int) -> list[Finding]:
         return min((its, *(weighs - 1 for weighs in rivals)))
 
     def placed(cause: Finding | None) -> Iterator[Finding]:
-        for finding in sorted(symptoms(cause), key=weight_in_order, reverse=True):
+        its = sorted(symptoms(cause), key=_is_unsure)
+        for finding in sorted(its, key=weight_in_order, reverse=True):
             yield replace(finding, explained_by=cause.rule if cause else None)
             yield from placed(finding)
 
     return list(placed(None))
+
+
+def _is_unsure(finding: Finding) -> bool:
+    return finding.confidence == "low"
 
 
 def _may_be_needed(finding: Finding) -> bool:
@@ -248,7 +253,7 @@ def _rivals(one: Finding, of_memory: Finding) -> bool:
     if of_memory.spares_memory != "all":
         return False
     same = (*_explains(of_memory), *RULES[of_memory.rule].moots)
-    sure = one.rule in same and one.confidence != "low" and not one.spares_memory
+    sure = one.rule in same and not _is_unsure(one) and not one.spares_memory
     return sure and one.cost_ns >= _RIVALS * of_memory.cost_ns
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from commtrace.arrays import Int64, distinct
 from commtrace.causal.blame.collected import collected_in_turn
-from commtrace.causal.blame.culprits import unpaused
 from commtrace.causal.chance import above_zero
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.savings import Saving, of_unrecorded
@@ -31,7 +30,7 @@ from commtrace.quantiles import median
 from commtrace.rules._advice import ADVICE, beside, named
 from commtrace.rules._culprit import OF_HOST
 from commtrace.rules._rule import Rule
-from commtrace.rules._turns import CHANCE_IF_COUNTED, cause, turns, waiting
+from commtrace.rules._turns import CHANCE_IF_COUNTED, cause, most_kernels, turns, waiting
 from commtrace.synthetic import Tiny
 from commtrace.units import counted, ms
 
@@ -108,8 +107,6 @@ class Jitter(Rule, frozen=True):
         if its is None:
             return
         steps, stalls, uneven = its.steps_ns, its.stalls, its.uneven
-        if its.of_pauses:
-            steps = max(steps, unpaused(run, share), key=np.sum)
         cost = int(steps.sum())
         doubt = None if uneven else taken_cores(run) or _same(run, cost) or _unknown_cores(run)
         yield self._finding(
@@ -236,6 +233,13 @@ def _advice(run: Measures, cost_ns: int) -> str:
     if does in LABELLED:
         return f"{ADVICE[does]}; or synchronise less often"
     if does == "host" and not run_graph(run).calls.on_cpu.any():
+        if many := most_kernels(run):
+            most, usual = many
+            return (
+                f"who is late computes more: {most:,} kernels, where {usual:,} are usual, in one "
+                "step: give all ranks work of like size in the same step (as many tokens to "
+                "generate, sequences of like length), or synchronise less often"
+            )
         ranks = distinct(run_graph(run).calls.rank).tolist()
         if 2 * sum(total(starved_when(run, rank)) for rank in ranks) > cost_ns:
             return f"{_OF_HOSTS}; or synchronise less often"

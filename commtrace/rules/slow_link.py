@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -218,7 +219,7 @@ class SlowLink(Rule, frozen=True):
             if {*its_ranks} & {*ranks}
         ]
         which = f"the hosts {on[0]} and {on[1]}" if len(on) == 2 else f"{len(on)} hosts"
-        return self.finding(
+        finding = self.finding(
             its,
             summary=(
                 f"{counted(len(its), 'operation')} between {which} reach "
@@ -242,6 +243,7 @@ class SlowLink(Rule, frozen=True):
             ),
             confidence="low",
         )
+        return replace(finding, behind=True)  # the network may be as it was built
 
     @staticmethod
     def bad() -> Measures:

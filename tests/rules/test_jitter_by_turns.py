@@ -6,7 +6,7 @@ import pytest
 
 from commtrace.measures import Measures
 from commtrace.rules import diagnose
-from commtrace.synthetic import Tiny
+from commtrace.synthetic import BASE_NS, Tiny
 
 
 def steps(late: list[int], tail_us: int = 0) -> Measures:
@@ -48,3 +48,26 @@ def always_the_same_two() -> Measures:
 def test_those_that_are_late_in_every_step_take_no_turns_though_each_costs_little() -> None:
     told = [one.rule for one in diagnose(always_the_same_two()).findings]
     assert not {"jitter", "straggler"} & {*told}
+
+
+def generating(more: int) -> Measures:
+    """In each step the host of another of four ranks launches ``more`` times as many kernels."""
+    run, start = Tiny(ranks=4), 0
+    for step in range(8):
+        done = start + 100 * 40 * more
+        for rank in range(4):
+            count = 40 * (more if rank == step % 4 else 1)
+            for at in range(start, start + 100 * count, 100):
+                run.kernel(rank, at, 30, launch_ns=BASE_NS + 1000 * (at - 5))
+            launched = {"launch_ns": BASE_NS + 1000 * (start + 100 * count - 5)}
+            begin = start + 100 * count
+            run.collective(rank, "all_reduce", begin, done + 500 - begin, size=1 << 20, **launched)
+            run.step(rank, step, start - 10, done + 500 - start)
+        start = done + 510
+    return run.trace()
+
+
+def test_who_is_late_by_turns_since_it_computes_more_is_told_so() -> None:
+    (finding,) = [one for one in diagnose(generating(2)).findings if one.rule == "jitter"]
+    assert finding.advice.startswith("who is late computes more: 80 kernels, where 40 are usual")
+    assert "jitter" not in [one.rule for one in diagnose(generating(1)).findings]
