@@ -108,7 +108,8 @@ def _clocks(rows: Collectives, clocks: Rows) -> Iterator[Note]:
         if clock != read[host]:
             yield Note(
                 "clock-disagrees",
-                f"rank {rank} leaves an operation before rank {host} arrives at it, though both "
-                "name one host: their clocks are compared like those of two hosts",
+                f"rank {rank} leaves operations before rank {host} arrives at them, or always at "
+                "another time, though both name one host: their clocks are compared like those of "
+                "two hosts",
                 rank=rank,
             )

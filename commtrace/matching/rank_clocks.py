@@ -152,13 +152,20 @@ def _reference(rows: Collectives, clock_of: dict[int, int]) -> int:
 
 
 def _one_clock_each(rows: Collectives, ends: dict[int, Ends]) -> dict[int, int]:
-    """The lowest rank that has the same clock as each: of its host, and not contradicted."""
+    """The lowest rank that has the same clock as each: of its host, and not contradicted.
+
+    Of a host that any two contradict only those whose operations end together.
+    """
     clock_of: dict[int, int] = {}
     for ranks in _ranks_by(rows.clock_of):
         left = ranks
+        its = {rank: ends.get(rank) for rank in ranks}
+        believed = not any(_contradict(its[ranks[0]], its[rank]) for rank in ranks)
         while left:
             first = left[0]
-            one = [r for r in left if not _contradict(ends.get(first), ends.get(r))]
+            one = [r for r in left if not _contradict(its[first], its[r])]
+            if not believed:
+                one = [r for r in one if r == first or _end_together([its[first], its[r]])]
             clock_of |= dict.fromkeys(one, first)
             left = [r for r in left if r not in clock_of]
     for ranks in _ranks_by(rows.likely_clock_of):
