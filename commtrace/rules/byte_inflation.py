@@ -18,7 +18,8 @@ from commtrace.metrics.run.used_gathers import UsedGathers, summed_gathers
 from commtrace.metrics.run.waits import matched
 from commtrace.metrics.run.whole import worth_reporting
 from commtrace.quantiles import median
-from commtrace.rules._gradients_in_vain import of_parts, of_tables, of_the_frozen
+from commtrace.rules._bytes_in_vain import of_padding, of_parts, of_tables, of_the_frozen
+from commtrace.rules._latency import TINY_BYTES
 from commtrace.rules._rule import Rule
 from commtrace.synthetic import Tiny
 from commtrace.units import mb, ms, multiple
@@ -44,6 +45,8 @@ class ByteInflation(Rule, frozen=True):
         known from the shapes of its operators, of all that it may update.
         All_reduces of GPUs, behind which the same group all_gathers as many elements in each step:
         gradients of which every rank gets all and updates a part.
+        All_to_alls as large as buffers that rows are put into (index_copy, index_put, index_add)
+        which fill less than ``1 / inflation`` of them: known from these operators' shapes.
 
     Why it costs time
         Each rank's part of a reduce_scatter is an n-th of its input. An output as large as the
@@ -55,8 +58,9 @@ class ByteInflation(Rule, frozen=True):
         Of parts that are summed: all_reduce them, or reduce_scatter them if each rank needs its
         part of the sum. Of embedding tables: sparse gradients, or a table in shards. Freeze what no
         optimizer updates before DDP is made. Where each rank updates a part, reduce_scatter
-        gradients. The potential saving is the needless bytes' share of the time, and that of
-        summing; what computes them in vain comes on top.
+        gradients. Send rows without padding. The potential saving is the needless bytes' share of
+        the time, of sums of 4 kB or less none, and that of summing; what computes them in vain
+        comes on top.
 
     Blind spots
         The tensor's size is known only from an all_reduce, or a reduce + broadcast, beside
@@ -78,7 +82,7 @@ class ByteInflation(Rule, frozen=True):
         if size.size and (size == NULL).all():
             raise CannotLook("needs sizes: record with record_shapes=True")
         yield from self._summed(run)
-        for kind in (of_tables, of_the_frozen, of_parts):
+        for kind in (of_tables, of_the_frozen, of_parts, of_padding):
             yield from kind(self, run)
         found = [pair for pair in pairs(run) if pair.first == "reduce_scatter"]
         if found and all(pair.tensor_bytes is None for pair in found):
@@ -102,7 +106,10 @@ class ByteInflation(Rule, frozen=True):
             n = int(its.operations.ints("expected")[0])
             if n < 2:
                 continue
-            less = its.operations.ints("transfer_ns").astype(np.float64) * (1 - 2 / n)
+            # Of so few bytes an all_reduce takes as long.
+            tiny = its.operations.ints("size_bytes")[0] <= TINY_BYTES
+            less = its.operations.ints("transfer_ns").astype(np.float64)
+            less *= 0.0 if tiny else 1 - 2 / n
             estimate = float(less.sum() + its.then_ns.sum())
             if worth_reporting(estimate, run, self.min_step_share):
                 gain = saving(run, _all_reduced(run, its, less), estimate, self.min_step_share)

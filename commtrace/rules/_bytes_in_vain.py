@@ -1,15 +1,18 @@
-"""Gradients that are all_reduced though few, or parts, of them are used: of byte-inflation."""
+"""What is moved though few, or parts, of it are used: of byte-inflation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commtrace.arrays import Float64, distinct
 from commtrace.causal.savings import Saving, of_transfers
 from commtrace.diagnosis import Evidence, Finding
 from commtrace.metrics.run.embedding_gradients import large_sums, sparse_sums
 from commtrace.metrics.run.joined_rows import rows_of_operations
+from commtrace.metrics.run.padded_exchanges import exchanges, padded_exchanges
 from commtrace.metrics.run.sharded_updates import reduced_whole
 from commtrace.metrics.run.updated_gradients import unused_gradients
 from commtrace.metrics.run.whole import step_count, worth_reporting
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from commtrace.rules.byte_inflation import ByteInflation
     from commtrace.table import Rows
 
-__all__ = ["of_parts", "of_tables", "of_the_frozen"]
+__all__ = ["of_padding", "of_parts", "of_tables", "of_the_frozen"]
 
 _SPARSE = 4  # times the bytes: rows one by one come with their numbers, are sorted and summed
 
@@ -110,10 +113,42 @@ def of_parts(rule: ByteInflation, run: Measures) -> Iterator[Finding]:
     )
 
 
+def of_padding(rule: ByteInflation, run: Measures) -> Iterator[Finding]:
+    """All_to_alls of buffers of a fixed size, into which a rank puts far fewer rows."""
+    its = padded_exchanges(run) if _take_long(rule, run, exchanges(run)) else None
+    if its is None:
+        return
+    padded = its.filled * rule.inflation <= 1
+    operations, filled = its.operations.take(padded), its.filled[padded]
+    gain = _gain(rule, run, operations, operations.ints("transfer_ns") * (1 - filled))
+    if gain is None:
+        return
+    share = float(np.average(filled, weights=operations.ints("size_bytes")))
+    yield rule.finding(
+        run.rows("collectives", rows_of_operations(run, operations)),
+        summary=(
+            f"{len(operations)} all_to_alls carry buffers of a fixed size, of which rows fill "
+            f"{share:.0%}, it seems: the rest is padding"
+        ),
+        saving=gain,
+        operations=operations.ints("operation"),
+        evidence=(Evidence("bytes moved by those of the rows", 1 / share, "x", rule.inflation),),
+        ruled_out=("rows put in later: no other operator puts rows into as many elements",),
+        advice=(
+            "tell first how many rows go where, then send only these (all_to_all_single with split "
+            "sizes, experts that drop no token), or lower the capacity factor: experts compute on "
+            "the padding, too, which is saved besides"
+        ),
+    )
+
+
 def _sums_take_long(rule: ByteInflation, run: Measures) -> bool:
-    """Whether large all_reduces take so long at all that less of them can be worth it."""
-    most_ns = float(large_sums(run).ints("transfer_ns").sum())
-    return worth_reporting(most_ns, run, rule.min_step_share)
+    return _take_long(rule, run, large_sums(run))
+
+
+def _take_long(rule: ByteInflation, run: Measures, its: Rows) -> bool:
+    """Whether operations take so long at all that less of them can be worth it."""
+    return worth_reporting(float(its.ints("transfer_ns").sum()), run, rule.min_step_share)
 
 
 def _gain(rule: ByteInflation, run: Measures, its: Rows, less_ns: Float64) -> Saving | None:
