@@ -18,13 +18,15 @@ def found(
     micro_batches: int = 1,
     units_mb: tuple[float, ...] = UNITS_MB,
     kernel: str | None = None,
+    group: str = "0",
 ) -> list[Finding]:
     """FSDP's gathers and reductions of 10 MB in three units, then all_gathers of other sizes.
 
     On each rank one kernel of a name, too.
     """
     run, now = Tiny(2, backend="gloo"), 0.0
-    call = {"asynchronous": 0, "thread": 1}
+    run.groups[group] = (0, 1)
+    call = {"asynchronous": 0, "thread": 1, "group": group}
     for step in range(4):
         begin = now
         its = [("all_gather", mb) for mb in units_mb] + [("reduce_scatter", mb) for mb in UNITS_MB]
@@ -53,6 +55,11 @@ def test_all_parameters_one_by_one(micro_batches: int) -> None:
 def test_an_engine_that_generates_is_handed_whole_parameters() -> None:
     assert found(TENSORS_MB, kernel="ampere_bf16_gemm")
     assert not found(TENSORS_MB, kernel="void vllm::paged_attention_v2_kernel<float>")
+
+
+def test_what_tensor_parallelism_gathers_and_scatters_is_a_sequence() -> None:
+    assert found(TENSORS_MB, group="dp")
+    assert not found(TENSORS_MB, group="tp")
 
 
 @pytest.mark.parametrize(
