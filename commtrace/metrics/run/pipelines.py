@@ -259,13 +259,13 @@ def _hand_on(chain: list[int], share: dict[int, float], mine: Messages) -> bool:
     """Whether all ranks but the first stage send in most steps only what they received before.
 
     And the rank in the middle of three does not serve the others. A run without steps begins
-    anywhere in its schedule, and tells only what passes each other; of a ring it tells nothing.
-    Else a ring is a pipeline if it is interleaved.
+    anywhere in its schedule, and tells only what passes each other, or is handed on at once; of a
+    ring it tells nothing. Else a ring is a pipeline if it is interleaved.
     """
     if len(chain) == 3 and _middle_serves(mine):
         return False
     if not mine.has_steps:
-        return not (mine.is_ring or _exchange(mine))
+        return not (mine.is_ring or _exchange(mine) or _relay(mine))
     if mine.loads.is_ring and mine.chunks == 1:
         return False
     of_chain = sorted(share[rank] for rank in chain if rank in share)
