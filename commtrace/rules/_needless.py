@@ -311,7 +311,7 @@ def logits(gathered: Rows) -> Said:
         "token's maximum, sum of exponentials and target's logit (loss_parallel, a "
         "vocabulary-parallel cross entropy); where they have tokens, average their losses; to "
         "sample, gather each rank's top k of the last position; of a metric, or of clusters, "
-        "all_reduce the sums and counts that each rank has of its own part (the saving is the "
-        "gather's alone: of a part the loss takes less time, too)",
+        "all_reduce the sums and counts that each rank has of its own part (without "
+        "recorded shapes the saving is the gather's alone: of a part the loss takes less, too)",
         "medium",
     )

@@ -16,6 +16,7 @@ from commtrace.causal.edits.object_edits import (
     states_as_tensors,
     without_objects,
 )
+from commtrace.causal.edits.on_shards import on_shards
 from commtrace.causal.edits.own_pace import at_own_pace
 from commtrace.causal.edits.run_edits import as_measured, saved_by
 from commtrace.causal.replay.graph import Lags, changes
@@ -273,6 +274,7 @@ _EDITS = {
     _needless.objects: without_objects,
     _needless.states: states_as_tensors,
     _needless.pickled: as_tensors,
+    _needless.logits: on_shards,
     _needless.new_groups: idling_less,
 }
 

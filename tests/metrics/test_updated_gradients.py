@@ -23,14 +23,22 @@ def event(cat: str, name: str, at: float, long: float, **args: Any) -> dict[str,
     return {**its, "pid": 0 if cat == "kernel" else HOST, "tid": on}
 
 
-def step(number: int, update: list[tuple[str, Any]], passes: int, also: str) -> list[Any]:
-    """Some passes of a model, the reduction of its gradients, and an update by some operators."""
+def step(
+    number: int, update: list[tuple[str, Any]], passes: int, also: str, parts: int
+) -> list[Any]:
+    """Some passes of a model, the reduction of its gradients, and an update by some operators.
+
+    Also another operation, of fifths of as much.
+    """
     at, one = number * STEP_US, 10 * number
     events = [event("user_annotation", f"ProfilerStep#{number}", at, STEP_US)]
     for turn in range(passes):
         label = "DistributedDataParallel.forward"
         events.append(event("user_annotation", label, at + 10 + 100 * turn, 80))
-    calls = [("all_reduce", "allreduce", NUMBERS), *([(also, also, NUMBERS)] if also else [])]
+    calls = [
+        ("all_reduce", "allreduce", NUMBERS),
+        *([(also, also, NUMBERS // 5)] * parts if also else []),
+    ]
     for place, (op, name, size) in enumerate(calls, 1):
         launch, took = {"correlation": one + place}, CALL_US / len(calls)
         group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2}
@@ -56,10 +64,10 @@ def step(number: int, update: list[tuple[str, Any]], passes: int, also: str) -> 
 
 
 def found(
-    folder: Path, update: list[tuple[str, Any]], passes: int = 1, also: str = ""
+    folder: Path, update: list[tuple[str, Any]], passes: int = 1, also: str = "", parts: int = 5
 ) -> list[Finding]:
     for rank in (0, 1):
-        steps = [step(number, update, passes, also) for number in range(STEPS)]
+        steps = [step(number, update, passes, also, parts) for number in range(STEPS)]
         trace = {
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
             "traceEvents": [event for events in steps for event in events],
@@ -89,6 +97,10 @@ def test_each_of_several_passes_may_reduce_the_same(tmp_path: Path) -> None:
     assert "gradients of 500,000 numbers at least" in finding.summary
 
 
+def test_buffers_that_are_sent_are_no_updates(tmp_path: Path) -> None:
+    assert found(tmp_path, ADAPTERS, also="broadcast", parts=1)
+
+
 @pytest.mark.parametrize(
     ("update", "other"),
     [
@@ -96,7 +108,7 @@ def test_each_of_several_passes_may_reduce_the_same(tmp_path: Path) -> None:
         ([("aten::addcdiv_", [1000, 200])], {"passes": 4}),  # it may be reduced four times
         ([("aten::_foreach_addcdiv_", [])], {}),  # no shapes
         ([("aten::mul", [100, 100])], {}),  # not in place
-        (ADAPTERS, {"also": "broadcast"}),  # a part of what ranks update
+        (ADAPTERS, {"also": "broadcast"}),  # each rank a part of what ranks update
         (ADAPTERS, {"passes": 0}),  # no DDP
     ],
 )

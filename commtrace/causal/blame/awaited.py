@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from commtrace.arrays import Int64, least, rows_by
+from commtrace.arrays import Int64, distinct, least, rows_by
 from commtrace.causal.replay.graph import Lags, replayed
 from commtrace.causal.run.builder import MEET
 from commtrace.causal.run.calls import Calls
@@ -18,7 +18,7 @@ from commtrace.metrics.run.stages import other_stages
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["AWAITED", "Waits", "awaited", "works_by_turns"]
+__all__ = ["AWAITED", "Waits", "awaited", "serves_all", "works_by_turns"]
 
 AWAITED = ("collective", "root", "send", "recv")
 """What others wait for: a rank in an operation that needs all, a root, a sender, a receiver."""
@@ -92,6 +92,18 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
         elif not other_stages(run, ranks):
             times = _IN_PARTS
     return own > times * max(others, 1.0)
+
+
+def serves_all(run: Measures, ranks: tuple[int, ...]) -> bool:
+    """Whether several others exchange messages with them alone, as actors with a learner.
+
+    And no stages of a pipeline, whose middle one of three has two others, too.
+    """
+    calls = run_graph(run).calls
+    messages = calls.taken(calls.is_p2p)
+    others = distinct(calls.rank[~np.isin(calls.rank, ranks)])
+    mostly = 2 * messages.rank.size > calls.rank.size
+    return mostly and others.size > 1 and not other_stages(run, ranks) and _is_hub(messages, ranks)
 
 
 def _is_hub(calls: Calls, ranks: tuple[int, ...]) -> bool:

@@ -79,8 +79,9 @@ def pattern(run: Measures, who: Suspects, ranks: int, lag_ns: Lags, does: DoneMo
     always = _always(run, who, does, seen, spikes, p_value, noise_ns)
     if not always:
         spikes = spikes or _of_its_own(run, who, seen)
-        vain = bool(spikes) and _in_vain(run, does, each, spikes)
-        if vain or (spikes and _in_turn(run, who, lag_ns, each, spikes)):
+        if spikes and (
+            _in_vain(run, does, each, spikes) or _in_turn(run, who, lag_ns, each, spikes)
+        ):
             spikes = ()
     neither = not always and not spikes
     return Pattern(

@@ -8,7 +8,7 @@ import numpy as np
 
 from commtrace.arrays import Int64
 from commtrace.causal.blame.as_recorded import mostly_recorded
-from commtrace.causal.blame.awaited import awaited, works_by_turns
+from commtrace.causal.blame.awaited import awaited, serves_all, works_by_turns
 from commtrace.causal.blame.culprit import Culprit
 from commtrace.causal.blame.done_more import counted_more, done_more, slower
 from commtrace.causal.blame.doubts import doubt
@@ -34,6 +34,9 @@ __all__ = ["weighed"]
 _ON_CORES = ("compute", "garbage-collection")  # what takes a core all the time
 _RECORDED = "recording slows hosts, and unrecorded it delays much less"
 _TURNS = "it waits for the others, too, as who has its own part in turn"
+_ITS_OWN = (
+    "the others exchange messages with it alone, so that its part may be its own, as a learner's"
+)
 
 
 def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit | None:
@@ -62,6 +65,8 @@ def weighed(run: Measures, who: Suspects, ranks: int, lag_ns: Lags) -> Culprit |
     in_turn = its.persistent and works_by_turns(run, who.ranks)
     if why is None and in_turn:
         why = _TURNS
+    if why is None and does.cause == "compute" and serves_all(run, who.ranks):
+        why = _ITS_OWN
     before_ns = step_ns(run, [lag_ns])[:, 0] + _waiting_ns(run)
     return Culprit(
         ranks=who.ranks,

@@ -62,8 +62,8 @@ def _filled(its: FirstOperators) -> dict[int, float]:
     size, put = Counter[int](), Counter[int]()
     for at in np.flatnonzero(its.name.where(_PUTS.__contains__)).tolist():
         dims, count = decode(str(its.shapes.at(at))), int(its.count[at])
-        match dims[0], dims[_PUTS[str(its.name.at(at))] :]:
-            case [[_, *_, int(width)] as into, [[*_, int(row)] as rows, *_]] if width == row > 1:
+        match dims[:1] + dims[_PUTS[str(its.name.at(at))] :]:
+            case [[_, *_, int(width)] as into, [*_, int(row)] as rows, *_] if width == row > 1:
                 size[numbers_in(into)] += count * numbers_in(into)
                 put[numbers_in(into)] += count * numbers_in(rows)
     return {whole: min(put[whole] / each, 1.0) for whole, each in size.items() if whole}

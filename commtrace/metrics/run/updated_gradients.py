@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.json import decode
 
-from commtrace.arrays import Float64, codes, sums
+from commtrace.arrays import NULL, Float64, codes, sums
 from commtrace.comms import DDP_FORWARD, is_update
 from commtrace.measures import measure
 from commtrace.metrics.rank.rows_of import rows_of_rank
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["UnusedGradients", "unused_gradients"]
 
 _FAR_MORE = 2.0  # times as many numbers
-_SHARES, _LARGE_BYTES = frozenset(("broadcast", "all_gather")), 1_000_000
+_SHARES, _MOST = frozenset(("broadcast", "all_gather")), 0.5  # of the numbers reduced
 _OF_MANY = ("aten::_foreach", "aten::_fused")
 
 
@@ -57,9 +57,11 @@ def unused_gradients(run: Measures) -> UnusedGradients | None:
     """
     its, label = large_sums(run), rows_of_rank(run, "steps", first_rank(run)).coded("label")
     passes, updates = (int(of.sum()) for of in (label.being(DDP_FORWARD), label.where(is_update)))
-    if not len(its) or not updates or not passes or _shares_updates(run):
+    if not len(its) or not updates or not passes:
         return None
     reduced = _numbers_of(its) / max(step_count(run), passes)
+    if _shared(run) >= _MOST * reduced:
+        return None
     operators = first_operators(run)
     updated = 0 if operators is None else _updated(operators) / updates
     if not 0 < _FAR_MORE * updated < reduced:
@@ -68,12 +70,11 @@ def unused_gradients(run: Measures) -> UnusedGradients | None:
     return UnusedGradients(its, round(reduced), round(updated), less)
 
 
-def _shares_updates(run: Measures) -> bool:
-    """Whether ranks send one another large tensors in each step."""
+def _shared(run: Measures) -> float:
+    """How many numbers ranks send one another in each step."""
     every = called(run)
-    sent = every.coded("op").where(_SHARES.__contains__)
-    sent &= every.ints("size_bytes") >= _LARGE_BYTES
-    return int(sent.sum()) >= max(step_count(run), 1)
+    sent = every.coded("op").where(_SHARES.__contains__) & (every.ints("size_bytes") != NULL)
+    return float(elements(every.take(sent)).sum()) / max(step_count(run), 1)
 
 
 def _numbers_of(its: Rows) -> float:
