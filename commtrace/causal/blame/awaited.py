@@ -97,7 +97,7 @@ def works_by_turns(run: Measures, ranks: tuple[int, ...]) -> bool:
 def serves_all(run: Measures, ranks: tuple[int, ...]) -> bool:
     """Whether several others exchange messages with them alone, as actors with a learner.
 
-    And no stages of a pipeline, whose middle one of three has two others, too.
+    And most calls are messages; but no stages, of three of which the middle one has two others.
     """
     calls = run_graph(run).calls
     messages = calls.taken(calls.is_p2p)
