@@ -142,7 +142,10 @@ def _little(run: Measures, rules: Collection[Rule]) -> dict[str, str]:
 
 
 def _mooted(findings: list[Finding]) -> Iterator[Finding]:
-    """The findings; those that are moot with the rule that says so."""
+    """The findings; those that are moot with the rule that says so.
+
+    What saves more is not, beside what takes a model's memory to save it.
+    """
     for one in findings:
         by = (
             other.rule
@@ -151,6 +154,7 @@ def _mooted(findings: list[Finding]) -> Iterator[Finding]:
             and not one.by_itself
             and _share(one, other) > _MOSTLY
             and not _rivals(one, other)
+            and not (other.spares_memory and one.cost_ns > other.cost_ns)
         )
         yield replace(one, explained_by=next(by, one.explained_by))
 

@@ -411,6 +411,21 @@ def test_what_takes_a_models_memory_is_behind_what_saves_half_of_the_same_withou
     assert found[0].rule == first
 
 
+@pytest.mark.parametrize(
+    ("tenths", "memory", "moot"), [(9, "some", True), (11, "some", False), (11, False, True)]
+)
+def test_what_saves_more_is_not_moot_beside_what_takes_memory(
+    monkeypatch: pytest.MonkeyPatch, tenths: int, memory: Literal["some", False], moot: bool
+) -> None:
+    trace = idle_gpu(0)
+    tenth, one = whole(trace).time_ns // 100, replace(a_finding(trace), operations=np.arange(9))
+    units = replace(one, rule="latency-bound", cost_ns=tenths * tenth, confidence="medium")
+    again = replace(one, rule="redundant", cost_ns=10 * tenth, spares_memory=memory)
+    asked(monkeypatch, trace, units, again)
+    found = {its.rule: its.explained_by for its in diagnose(trace, select=["launch-gap"]).findings}
+    assert found["latency-bound"] == ("redundant" if moot else None)
+
+
 @pytest.mark.parametrize(("tenths", "first"), [(12, "latency-bound"), (14, "early-root")])
 def test_what_is_surer_and_saves_nearly_as_much_is_first(
     monkeypatch: pytest.MonkeyPatch, tenths: int, first: str
