@@ -160,11 +160,10 @@ def _one_clock_each(rows: Collectives, ends: dict[int, Ends]) -> dict[int, int]:
     for ranks in _ranks_by(rows.clock_of):
         left = ranks
         its = {rank: ends.get(rank) for rank in ranks}
-        believed = not any(_contradict(its[ranks[0]], its[rank]) for rank in ranks)
         while left:
             first = left[0]
             one = [r for r in left if not _contradict(its[first], its[r])]
-            if not believed:
+            if one != ranks:
                 one = [r for r in one if r == first or _end_together([its[first], its[r]])]
             clock_of |= dict.fromkeys(one, first)
             left = [r for r in left if r not in clock_of]

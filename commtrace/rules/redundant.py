@@ -32,7 +32,7 @@ from commtrace.metrics.run.debug_checks import debug_checks, least_ns
 from commtrace.metrics.run.frozen_gathers import gathers_of_frozen
 from commtrace.metrics.run.gathered_into import gathered_into
 from commtrace.metrics.run.gradients import Placed, between_updates, placed
-from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
+from commtrace.metrics.run.group_dimensions import between_layers
 from commtrace.metrics.run.known_already import sent_again, sent_always
 from commtrace.metrics.run.module_buffers import of_buffers
 from commtrace.metrics.run.new_groups import firsts_of_new_groups
@@ -151,8 +151,7 @@ class Redundant(Rule, frozen=True):
         # An engine that generates in the same processes is handed whole parameters; what layers
         # gather and scatter along a sequence are activations.
         whole = gathered_whole(rows) & ~logits & (not serves(run))
-        dimension = dimensions_of(run, rows.coded("communicator"))
-        whole &= ~dimension.where(OF_LAYERS.__contains__)
+        whole &= ~between_layers(run, rows.coded("communicator"))
         for say, found in (
             (_needless.accumulated, repeated),
             (_needless.accumulated_by_hand, by_hand),

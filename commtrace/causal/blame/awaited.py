@@ -100,10 +100,10 @@ def serves_all(run: Measures, ranks: tuple[int, ...]) -> bool:
     And most calls are messages; but no stages, of three of which the middle one has two others.
     """
     calls = run_graph(run).calls
-    messages = calls.taken(calls.is_p2p)
     others = distinct(calls.rank[~np.isin(calls.rank, ranks)])
-    mostly = 2 * messages.rank.size > calls.rank.size
-    return mostly and others.size > 1 and not other_stages(run, ranks) and _is_hub(messages, ranks)
+    if 2 * calls.is_p2p.sum() <= calls.rank.size or others.size < 2 or other_stages(run, ranks):
+        return False
+    return _is_hub(calls.taken(calls.is_p2p), ranks)
 
 
 def _is_hub(calls: Calls, ranks: tuple[int, ...]) -> bool:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Bool, Float64, Int64, in_order
-from commtrace.causal.edits.run_edits import needing_nobody, scaled
-from commtrace.causal.replay.graph import Lags, changed
+from commtrace.arrays import Bool, Int64, in_order
+from commtrace.causal.edits.doing_less import doing_less
+from commtrace.causal.edits.run_edits import needing_nobody
+from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.builder import HOSTS
 from commtrace.causal.run.run_graph import run_graph
 from commtrace.causal.work.segments import idle_ns, own_work
@@ -18,7 +19,7 @@ from commtrace.metrics.run.waits import matched
 if TYPE_CHECKING:
     from commtrace.measures import Measures
 
-__all__ = ["as_tensors", "doing_less", "idling_less", "states_as_tensors", "without_objects"]
+__all__ = ["as_tensors", "idling_less", "states_as_tensors", "without_objects"]
 
 _BYTES_PER_NS = 0.004  # pickled or unpickled where they are many small tensors
 _USUAL_BYTES_PER_NS = 0.02  # made into lists and pickled, or back
@@ -136,11 +137,3 @@ def _bounds(run: Measures, which: Bool) -> _Bounds:
 def idling_less(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     """The hosts do nothing before these calls (a flag for each) in which no operator runs."""
     return doing_less(run, np.where(which, idle_ns(run), 0.0), lag_ns)
-
-
-def doing_less(run: Measures, less_ns: Float64, lag_ns: Lags) -> Lags:
-    """The hosts do so much less before each call."""
-    work, mine = own_work(run), less_ns > 0
-    wanted = work.own_ns[mine].astype(np.float64)
-    wanted[:, HOSTS] -= less_ns[mine]
-    return changed(lag_ns, scaled(run, work, wanted.clip(min=0), mine, lag_ns, HOSTS))

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.json import decode
 
-from commtrace.arrays import Bool, Float64, distinct, in_order
+from commtrace.arrays import Bool, Float64, distinct
+from commtrace.causal.edits.doing_less import doing_less_behind
 from commtrace.causal.edits.not_issued import not_issued
-from commtrace.causal.edits.run_edits import scaled
-from commtrace.causal.replay.graph import Lags, changed
+from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.builder import DEVICES, HOSTS
 from commtrace.causal.run.run_graph import run_graph
-from commtrace.causal.work.segments import own_work
 from commtrace.causal.work.worked_on import worked_on
 from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.first_operators import first_rank, numbers_in
@@ -32,19 +31,9 @@ def on_shards(run: Measures, which: Bool, lag_ns: Lags) -> Lags:
     What that takes is known from the shapes of the first rank's operators: it comes before the next
     call of each rank. Without shapes it stays as it is.
     """
-    lag, calls = not_issued(run, which, lag_ns), run_graph(run).calls
-    less_ns = _less_ns(run, which)
-    if not less_ns.any():
-        return lag
-    order = in_order(calls.rank.astype(np.int64), calls.launch_ns)
-    here, behind = order[:-1], order[1:]
-    same = calls.rank[here] == calls.rank[behind]
-    less = np.zeros(less_ns.size)
-    less[behind[same]] = less_ns[here[same]]
-    work, mine = own_work(run), np.flatnonzero(less)
-    wanted = work.own_ns[mine].astype(np.float64)
-    wanted[np.arange(mine.size), np.where(calls.on_cpu[mine], HOSTS, DEVICES)] -= less[mine]
-    return changed(lag, scaled(run, work, wanted.clip(min=0), less > 0, lag))
+    computing = np.where(run_graph(run).calls.on_cpu, HOSTS, DEVICES)
+    lag = not_issued(run, which, lag_ns)
+    return doing_less_behind(run, _less_ns(run, which), lag, computing)
 
 
 def _less_ns(run: Measures, which: Bool) -> Float64:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commtrace.arrays import Float64, Int64, in_order
-from commtrace.causal.edits.object_edits import doing_less
+from commtrace.arrays import Float64, Int64
+from commtrace.causal.edits.doing_less import doing_less_behind
 from commtrace.causal.edits.run_edits import transferring_less
 from commtrace.causal.replay.graph import Lags
 from commtrace.causal.run.run_graph import run_graph
@@ -45,11 +45,5 @@ def _at(numbers: Int64, known: Int64, values: Float64) -> Float64:
 
 def _without(run: Measures, less_ns: Float64, summing_ns: Float64, lag_ns: Lags) -> Lags:
     """Calls take so much less, and hosts sum so much less before their next call."""
-    calls = run_graph(run).calls
-    order = in_order(calls.rank.astype(np.int64), calls.launch_ns)
-    here, behind = order[:-1], order[1:]
-    same = calls.rank[here] == calls.rank[behind]
-    before = np.zeros(calls.rank.size)
-    before[behind[same]] = summing_ns[here[same]]
     less = np.rint(less_ns.clip(min=0)).astype(np.int64)
-    return doing_less(run, before, transferring_less(run, less, lag_ns))
+    return doing_less_behind(run, summing_ns, transferring_less(run, less, lag_ns))

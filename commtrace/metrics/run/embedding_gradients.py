@@ -19,7 +19,7 @@ from commtrace.metrics.rank.rows_of import ranks_of, rows_of_rank
 from commtrace.metrics.run.calls import called
 from commtrace.metrics.run.elements import elements
 from commtrace.metrics.run.first_operators import FirstOperators, first_operators, numbers_in
-from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
+from commtrace.metrics.run.group_dimensions import between_layers
 from commtrace.metrics.run.whole import step_count
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def large_sums(run: Measures) -> Rows:
     group = every.coded("communicator")
     large = every.coded("op").being("all_reduce") & (every.ints("size_bytes") >= _LEAST_BYTES)
     large &= (every.ints("expected") != NULL) & group.known
-    large &= ~dimensions_of(run, group).where(OF_LAYERS.__contains__)
+    large &= ~between_layers(run, group)
     return every.take(large)
 
 

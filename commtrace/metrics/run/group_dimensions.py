@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from commtrace.arrays import Int64, codes, first_rows
+from commtrace.arrays import Bool, Int64, codes, first_rows
 from commtrace.measures import measure
 from commtrace.metrics.rank.phases import phases
 from commtrace.metrics.run.group_names import named_dimension
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIMENSION",
     "GROUP_DIMENSIONS",
-    "OF_LAYERS",
+    "between_layers",
     "dimension_of",
     "dimensions_of",
     "group_dimensions",
@@ -31,7 +31,7 @@ __all__ = [
     "spoken",
 ]
 
-OF_LAYERS = frozenset(("tp", "ep", "pp", "cp"))
+_OF_LAYERS = frozenset(("tp", "ep", "pp", "cp"))
 """The dimensions in which layers communicate, and no gradients are reduced."""
 DIMENSION = (
     Column(
@@ -112,6 +112,11 @@ def dimensions_of(run: Measures, communicators: Coded) -> Coded:
     known = _by_group(run)
     dimension = Coded.of([*(known.get(name) for name in communicators.names), None])
     return Coded(dimension.codes[communicators.codes], dimension.names)
+
+
+def between_layers(run: Measures, communicators: Coded) -> Bool:
+    """Which of these groups are of a dimension in which layers communicate, as far as known."""
+    return dimensions_of(run, communicators).where(_OF_LAYERS.__contains__)
 
 
 @measure

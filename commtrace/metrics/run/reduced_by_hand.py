@@ -12,7 +12,7 @@ from commtrace.intervals import inside, union
 from commtrace.metrics.rank.phases import own_threads
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.gradients import Placed
-from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
+from commtrace.metrics.run.group_dimensions import between_layers
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -52,7 +52,7 @@ def placed_by_hand(run: Measures, rows: Rows) -> Placed:
     optimizers say when they step, one at a time: several in a row are of models with a pass each.
     """
     reduces = rows.coded("op").being("all_reduce") & (rows.ints("step") != NULL)
-    reduces &= ~dimensions_of(run, rows.coded("communicator")).where(OF_LAYERS.__contains__)
+    reduces &= ~between_layers(run, rows.coded("communicator"))
     at = np.flatnonzero(reduces)
     parts: list[tuple[Any, ...]] = [
         _of_rank(run, rows, at[mine], rank)

@@ -12,7 +12,7 @@ from commtrace.metrics.rank.phases import own_threads
 from commtrace.metrics.rank.rows_of import rows_of_rank
 from commtrace.metrics.run.accumulation import repeated_in_accumulation
 from commtrace.metrics.run.gradients import REDUCTIONS, Placed
-from commtrace.metrics.run.group_dimensions import OF_LAYERS, dimensions_of
+from commtrace.metrics.run.group_dimensions import between_layers
 
 if TYPE_CHECKING:
     from commtrace.measures import Measures
@@ -66,9 +66,7 @@ def _of_gradients(run: Measures, rows: Rows, known: Int64, away: Bool) -> Bool:
     place = codes(group, size)
     both = np.isin(group, group[~away & np.isin(place, place[away])])
     much = np.isin(group, group[away & (size >= _SOME_BYTES)])
-    others = dimensions_of(run, rows.coded("communicator").take(known)).where(
-        OF_LAYERS.__contains__
-    )
+    others = between_layers(run, rows.coded("communicator").take(known))
     gradients: Bool = (much & ~both & ~others)[away]
     return gradients
 
