@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commtrace.rules import diagnose
-from commtrace.run import load
+from tests.written import event, found_on_two
 
 STEPS, STEP_US, GATHER_US, LOSS_US = 4, 20_000, 3_000, 4_000
 TOKENS, VOCABULARY = 1_024, 4_096
 LOSSES = "aten::_log_softmax", "aten::_log_softmax_backward_data"
-
-
-def event(cat: str, name: str, at: float, long: float, **args: Any) -> dict[str, Any]:
-    its = {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": long, "args": args}
-    return {**its, "pid": 0 if cat == "kernel" else 1, "tid": args.get("stream", 1)}
 
 
 def launched(number: int, at: float, **of: Any) -> list[dict[str, Any]]:
@@ -58,13 +51,7 @@ def step(number: int, shapes: bool) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("shapes", [True, False])
 def test_with_shapes_half_of_the_losses_is_saved_too(tmp_path: Path, shapes: bool) -> None:
-    for rank in (0, 1):
-        steps = [step(number, shapes) for number in range(STEPS)]
-        trace = {
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-            "traceEvents": [event for events in steps for event in events],
-        }
-        (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
-    (finding,) = diagnose(load(tmp_path).measures, select=["redundant"]).findings
+    steps = (step(number, shapes) for number in range(STEPS))
+    (finding,) = found_on_two(tmp_path, steps, "redundant")
     less_us = GATHER_US + (LOSS_US * len(LOSSES) / 2 if shapes else 0)
     assert finding.cost_ns == pytest.approx(STEPS * 1e3 * less_us, rel=0.05)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commtrace.diagnosis import Finding
-from commtrace.rules import diagnose
-from commtrace.run import load
+from tests.written import COMMUNICATES, COMPUTES, event, found_on_two
 
 STEPS, STEP_US, CALL_US = 4, 10_000, 4_000
-HOST, COMPUTES, COMMUNICATES = 1, 7, 20
 WIDTH = 64
-
-
-def event(cat: str, name: str, at: float, long: float, **args: Any) -> dict[str, Any]:
-    on = args.get("stream", HOST)
-    its = {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": long, "args": args}
-    return {**its, "pid": 0 if cat == "kernel" else HOST, "tid": on}
 
 
 def step(
@@ -79,15 +70,9 @@ def found(
     lookups: int = 1,
     dtype: str = "Float",
 ) -> list[Finding]:
-    for rank in (0, 1):
-        its = rows, looked_up, dense, shares, reduced, alike, group, lookups, dtype
-        steps = [step(number, *its) for number in range(STEPS)]
-        trace = {
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-            "traceEvents": [event for events in steps for event in events],
-        }
-        (folder / f"rank{rank}.json").write_text(json.dumps(trace))
-    return list(diagnose(load(folder).measures, select=["byte-inflation"]).findings)
+    its = rows, looked_up, dense, shares, reduced, alike, group, lookups, dtype
+    steps = (step(number, *its) for number in range(STEPS))
+    return found_on_two(folder, steps, "byte-inflation")
 
 
 def test_few_rows_of_a_table_are_used(tmp_path: Path) -> None:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commtrace.diagnosis import Finding
-from commtrace.rules import diagnose
-from commtrace.run import load
+from tests.written import event, found_on_two
 
 STEPS, STEP_US, SENT_US, WIDTH, ROOM = 4, 10_000, 6_000, 64, 4_096
-
-
-def event(cat: str, name: str, at: float, long: float, **args: Any) -> dict[str, Any]:
-    its = {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": long, "args": args}
-    return {**its, "pid": 0 if cat == "kernel" else 1, "tid": args.get("stream", 1)}
 
 
 def step(number: int, name: str, dims: list[Any], sent: int) -> list[dict[str, Any]]:
@@ -36,14 +29,8 @@ def step(number: int, name: str, dims: list[Any], sent: int) -> list[dict[str, A
 
 
 def found(folder: Path, name: str, dims: list[Any], sent: int = ROOM * WIDTH) -> list[Finding]:
-    for rank in (0, 1):
-        steps = [step(number, name, dims, sent) for number in range(STEPS)]
-        trace = {
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-            "traceEvents": [event for events in steps for event in events],
-        }
-        (folder / f"rank{rank}.json").write_text(json.dumps(trace))
-    return list(diagnose(load(folder).measures, select=["byte-inflation"]).findings)
+    steps = (step(number, name, dims, sent) for number in range(STEPS))
+    return found_on_two(folder, steps, "byte-inflation")
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commtrace.diagnosis import Finding
-from commtrace.rules import diagnose
-from commtrace.run import load
+from tests.written import COMMUNICATES, COMPUTES, event, found_on_two
 
 STEPS, STEP_US, CALL_US, NUMBERS = 4, 10_000, 4_000, 1_000_000
-HOST, COMPUTES, COMMUNICATES = 1, 7, 20
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-
-
-def event(cat: str, name: str, at: float, long: float, **args: Any) -> dict[str, Any]:
-    on = args.get("stream", HOST)
-    its = {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": long, "args": args}
-    return {**its, "pid": 0 if cat == "kernel" else HOST, "tid": on}
 
 
 def step(
@@ -66,14 +57,8 @@ def step(
 def found(
     folder: Path, update: list[tuple[str, Any]], passes: int = 1, also: str = "", parts: int = 5
 ) -> list[Finding]:
-    for rank in (0, 1):
-        steps = [step(number, update, passes, also, parts) for number in range(STEPS)]
-        trace = {
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-            "traceEvents": [event for events in steps for event in events],
-        }
-        (folder / f"rank{rank}.json").write_text(json.dumps(trace))
-    return list(diagnose(load(folder).measures, select=["byte-inflation"]).findings)
+    steps = (step(number, update, passes, also, parts) for number in range(STEPS))
+    return found_on_two(folder, steps, "byte-inflation")
 
 
 ADAPTERS = [("aten::mul_", [100, 100]), ("aten::addcdiv_", [100, 100])]
